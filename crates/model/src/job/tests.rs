@@ -1,0 +1,471 @@
+//! The state machine: a table over every state and event, properties over random lives, and the stories that matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn job(nodes: u32, on_failure: OnFailure, retries: Retries) -> Job {
+    Job::new(JobId::from_random(7), Policy { nodes, on_failure, retries })
+}
+
+fn pair() -> Job {
+    job(2, OnFailure::Stop, Retries::default())
+}
+
+fn admit(nodes: u32) -> Event {
+    let place = |i| Placement { node: format!("node_n{i}").parse().unwrap(), devices: vec![i] };
+    Event::Admit { placements: (0..nodes).map(place).collect() }
+}
+
+fn ready(attempt: u32, rank: u32) -> Event {
+    let address = Address { ip: [127, 0, 1, rank as u8].into(), ports: vec![4000 + rank as u16] };
+    Event::TaskReady { attempt, rank, address }
+}
+
+fn started(attempt: u32, rank: u32) -> Event {
+    Event::TaskStarted { attempt, rank, at: NOW }
+}
+
+fn ended(attempt: u32, rank: u32, failure: Option<Reason>) -> Event {
+    Event::TaskEnded { attempt, rank, end: TaskEnd { failure, log_bytes: Some(0) }, at: NOW }
+}
+
+fn exit(exit_code: i32) -> Option<Reason> {
+    Some(Reason::ExitCode { exit_code })
+}
+
+const STOP: Event = Event::Stop { grace: None };
+
+/// Applies events that must all be accepted; the effects of the last one come back.
+fn run(job: &mut Job, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+    events.into_iter().fold(Vec::new(), |_, event| job.apply(event, NOW).unwrap().effects)
+}
+
+/// Takes a waiting job to `Running`.
+fn start(job: &mut Job) {
+    let (nodes, attempt) = (job.policy.nodes, job.attempt + 1);
+    run(job, [admit(nodes)]);
+    run(job, (0..nodes).map(|rank| ready(attempt, rank)));
+    run(job, (0..nodes).map(|rank| started(attempt, rank)));
+    assert_eq!(job.state, State::Running);
+}
+
+fn end_all(job: &mut Job, failure: Option<Reason>) {
+    let attempt = job.attempt;
+    let alive = job.ranks(|task| task.phase != TaskPhase::Ended);
+    run(job, alive.into_iter().map(|rank| ended(attempt, rank, failure.clone())));
+}
+
+/// A gang of two that came to this state by a real path.
+fn in_state(state: State) -> Job {
+    let mut job = pair();
+    match state {
+        State::Queued => {}
+        State::Starting => drop(run(&mut job, [admit(2)])),
+        State::Running => start(&mut job),
+        State::Stopping => {
+            start(&mut job);
+            run(&mut job, [STOP]);
+        }
+        State::Succeeded => {
+            start(&mut job);
+            end_all(&mut job, None);
+        }
+        State::Failed => {
+            start(&mut job);
+            end_all(&mut job, exit(1));
+        }
+        State::Stopped => {
+            start(&mut job);
+            run(&mut job, [STOP]);
+            end_all(&mut job, None);
+        }
+        State::Suspended => {
+            start(&mut job);
+            run(&mut job, [Event::Suspend]);
+            end_all(&mut job, None);
+        }
+    }
+    assert_eq!(job.state, state);
+    job
+}
+
+/// The columns of the table below. Without a wildcard, so that a new event cannot be left out of it.
+fn columns(event: &Event) -> &'static [&'static str] {
+    match event {
+        Event::Admit { .. } => &["admit"],
+        Event::TaskReady { .. } => &["ready"],
+        Event::TaskStarted { .. } => &["started"],
+        Event::TaskEnded { .. } => &["ended", "failed"],
+        Event::Stop { .. } => &["stop"],
+        Event::Preempt { .. } => &["preempt"],
+        Event::Suspend => &["suspend"],
+        Event::Resume => &["resume"],
+        Event::Hold => &["hold"],
+        Event::Release => &["release"],
+    }
+}
+
+/// One event for each column, in order; task events speak of rank 0 of the current attempt.
+fn every_event(job: &Job) -> Vec<Event> {
+    let attempt = job.attempt;
+    vec![
+        admit(2),
+        ready(attempt.max(1), 0),
+        started(attempt.max(1), 0),
+        ended(attempt.max(1), 0, None),
+        ended(attempt.max(1), 0, exit(3)),
+        STOP,
+        Event::Preempt { attempt },
+        Event::Suspend,
+        Event::Resume,
+        Event::Hold,
+        Event::Release,
+    ]
+}
+
+/// What each event makes of a gang of two in each state. `no` is refused for the state, `stale` as overtaken.
+const TABLE: &str = "
+           admit     ready     started   ended     failed    stop      preempt   suspend    resume  hold    release
+queued     starting  stale     stale     stale     stale     stopped   no        suspended  no      queued  queued
+starting   no        starting  starting  starting  stopping  stopping  stopping  stopping   no      no      no
+running    no        stale     stale     running   stopping  stopping  stopping  stopping   no      no      no
+stopping   no        stale     stale     stopping  stopping  stopping  no        no         no      no      no
+succeeded  no        stale     stale     stale     stale     no        no        no         no      no      no
+failed     no        stale     stale     stale     stale     no        no        no         no      no      no
+stopped    no        stale     stale     stale     stale     no        no        no         no      no      no
+suspended  no        stale     stale     stale     stale     stopped   no        no         queued  no      no
+";
+
+#[test]
+fn every_event_in_every_state_does_what_the_table_says() {
+    let mut lines = TABLE.trim().lines();
+    let heads: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let mut seen = Vec::new();
+    for line in lines {
+        let mut words = line.split_whitespace();
+        let state: State = words.next().unwrap().parse().unwrap();
+        seen.push(state);
+        let job = in_state(state);
+        let events = every_event(&job);
+        assert_eq!((words.clone().count(), events.len()), (heads.len(), heads.len()));
+        for ((head, word), event) in heads.iter().zip(words).zip(events) {
+            assert!(columns(&event).contains(head), "{head} is no column for {event:?}");
+            let mut after = job.clone();
+            let got = match after.apply(event, NOW) {
+                Ok(_) => after.state.as_str(),
+                Err(Invalid::Stale) => "stale",
+                Err(Invalid::State { .. }) => "no",
+                Err(other) => panic!("{state} + {head}: {other}"),
+            };
+            assert_eq!(got, word, "{state} + {head}");
+        }
+    }
+    assert_eq!(seen, State::ALL);
+}
+
+#[test]
+fn a_plan_that_does_not_fill_the_gang_is_refused() {
+    let mut job = pair();
+    assert_eq!(job.apply(admit(1), NOW), Err(Invalid::WrongGang { nodes: 2, offered: 1 }));
+    assert_eq!(job, pair());
+}
+
+#[test]
+fn a_rank_beyond_the_gang_is_refused() {
+    let mut job = in_state(State::Starting);
+    assert_eq!(job.apply(ready(1, 2), NOW), Err(Invalid::UnknownRank { rank: 2 }));
+}
+
+#[test]
+fn a_held_job_is_not_admitted_until_released() {
+    let mut job = pair();
+    run(&mut job, [Event::Hold]);
+    assert!(!job.is_eligible(NOW));
+    assert_eq!(job.apply(admit(2), NOW), Err(Invalid::State { state: State::Queued }));
+    run(&mut job, [Event::Release]);
+    assert!(job.is_eligible(NOW));
+    run(&mut job, [admit(2)]);
+}
+
+#[test]
+fn the_gang_is_launched_once_when_its_last_task_is_ready() {
+    let mut job = job(3, OnFailure::Stop, Retries::default());
+    assert_eq!(run(&mut job, [admit(3)]), [Effect::Prepare { ranks: vec![0, 1, 2] }]);
+    assert_eq!(run(&mut job, [ready(1, 2), ready(1, 0)]), []);
+    assert_eq!(run(&mut job, [ready(1, 1)]), [Effect::Launch { ranks: vec![0, 1, 2] }]);
+}
+
+#[test]
+fn a_task_that_says_ready_again_gets_its_launch_again_alone() {
+    let mut job = in_state(State::Starting);
+    assert_eq!(run(&mut job, [ready(1, 0), ready(1, 0)]), [], "the gang is not whole yet");
+    run(&mut job, [ready(1, 1)]);
+    assert_eq!(run(&mut job, [ready(1, 0)]), [Effect::Launch { ranks: vec![0] }]);
+    run(&mut job, [started(1, 0)]);
+    assert_eq!(job.apply(ready(1, 0), NOW), Err(Invalid::Stale), "it runs: there is nothing to launch");
+}
+
+#[test]
+fn one_failing_rank_stops_the_gang_and_is_named() {
+    let mut job = job(3, OnFailure::Stop, Retries::default());
+    start(&mut job);
+    let effects = run(&mut job, [ended(1, 1, exit(3))]);
+    assert_eq!(effects, [Effect::Release { rank: 1 }, Effect::Stop { ranks: vec![0, 2], grace: None }]);
+    assert_eq!(job.state, State::Stopping);
+    end_all(&mut job, Some(Reason::Signal { signal: 15 }));
+    assert_eq!((job.state, job.failed_rank, job.reason.clone()), (State::Failed, Some(1), exit(3)));
+    assert_eq!(job.exit_code(), Some(3), "the first failure counts, not what the stop did to the others");
+}
+
+#[test]
+fn with_continue_the_others_run_to_their_end() {
+    let mut job = job(3, OnFailure::Continue, Retries::default());
+    start(&mut job);
+    assert_eq!(run(&mut job, [ended(1, 1, exit(3))]), [Effect::Release { rank: 1 }]);
+    assert_eq!(job.state, State::Running);
+    run(&mut job, [ended(1, 0, None), ended(1, 2, exit(4))]);
+    assert_eq!((job.state, job.failed_rank, job.reason.clone()), (State::Failed, Some(1), exit(3)));
+}
+
+#[test]
+fn with_continue_a_task_that_cannot_start_does_not_keep_the_gang_from_running() {
+    let mut job = job(2, OnFailure::Continue, Retries::default());
+    run(&mut job, [admit(2), ready(1, 0), ready(1, 1), started(1, 0)]);
+    run(&mut job, [ended(1, 1, Some(Reason::CommandNotFound { command: "x".into() }))]);
+    assert_eq!(job.state, State::Running);
+}
+
+#[test]
+fn even_with_continue_a_gang_that_was_never_whole_is_not_launched() {
+    for last_words_of_the_other in [vec![ready(1, 0)], vec![]] {
+        let mut job = job(2, OnFailure::Continue, Retries::default());
+        run(&mut job, [admit(2)]);
+        run(&mut job, last_words_of_the_other);
+        let effects = run(&mut job, [ended(1, 1, Some(Reason::PrepareFailed { message: "full".into() }))]);
+        assert_eq!(effects, [Effect::Release { rank: 1 }, Effect::Stop { ranks: vec![0], grace: None }]);
+        assert_eq!(job.state, State::Stopping);
+    }
+}
+
+#[test]
+fn a_failure_is_retried_after_a_pause_that_doubles() {
+    let backoff = Some(Duration::from_secs(30));
+    let mut job = job(2, OnFailure::Stop, Retries { max: 2, on: vec![], backoff });
+    for (attempt, pause) in [(1, 30), (2, 60)] {
+        start(&mut job);
+        end_all(&mut job, exit(1));
+        assert_eq!((job.state, job.attempt, job.retried), (State::Queued, attempt, attempt));
+        assert_eq!(job.reason, exit(1));
+        let later = NOW + Duration::from_secs(pause);
+        assert_eq!(job.eligible_at, Some(later));
+        assert!(job.is_eligible(later) && !job.is_eligible(NOW));
+    }
+    start(&mut job);
+    assert_eq!((job.attempt, job.failed_rank, job.eligible_at), (3, None, None));
+    end_all(&mut job, exit(1));
+    assert_eq!(job.state, State::Failed, "no retries are left");
+}
+
+#[test]
+fn what_another_attempt_cannot_mend_is_not_retried() {
+    let mut job = job(1, OnFailure::Stop, Retries { max: 2, ..Retries::default() });
+    start(&mut job);
+    end_all(&mut job, Some(Reason::CommandNotFound { command: "pyton".into() }));
+    assert_eq!((job.state, job.exit_code()), (State::Failed, Some(127)));
+}
+
+#[test]
+fn stop_while_failing_keeps_the_failure_and_forgets_the_retry() {
+    let mut job = job(2, OnFailure::Stop, Retries { max: 2, ..Retries::default() });
+    start(&mut job);
+    run(&mut job, [ended(1, 0, exit(3))]);
+    let grace = Some(Duration::ZERO);
+    assert_eq!(run(&mut job, [Event::Stop { grace }]), [Effect::Stop { ranks: vec![1], grace }]);
+    end_all(&mut job, None);
+    assert_eq!((job.state, job.failed_rank, job.reason.clone()), (State::Failed, Some(0), exit(3)));
+}
+
+#[test]
+fn stop_overrules_preemption_and_suspension() {
+    for event in [Event::Preempt { attempt: 1 }, Event::Suspend] {
+        let mut job = in_state(State::Running);
+        run(&mut job, [event, STOP]);
+        end_all(&mut job, None);
+        assert_eq!((job.state, job.reason), (State::Stopped, Some(Reason::StoppedByUser)));
+    }
+}
+
+#[test]
+fn a_preempted_job_waits_again_at_no_cost_to_its_retries() {
+    let mut job = in_state(State::Running);
+    run(&mut job, [Event::Preempt { attempt: 1 }]);
+    end_all(&mut job, Some(Reason::Signal { signal: 15 }));
+    assert_eq!((job.state, job.retried, job.reason.clone()), (State::Queued, 0, Some(Reason::Preempted)));
+    start(&mut job);
+    end_all(&mut job, None);
+    assert_eq!((job.state, job.attempt, job.reason), (State::Succeeded, 2, None));
+}
+
+#[test]
+fn a_suspended_job_comes_back_as_a_new_attempt() {
+    let mut job = in_state(State::Suspended);
+    run(&mut job, [Event::Resume]);
+    start(&mut job);
+    assert_eq!((job.attempt, job.reason), (2, None));
+}
+
+#[test]
+fn a_task_that_turns_up_while_the_gang_stops_is_stopped() {
+    let mut job = in_state(State::Starting);
+    run(&mut job, [ready(1, 0), STOP]);
+    let stop = |rank| [Effect::Stop { ranks: vec![rank], grace: None }];
+    assert_eq!(run(&mut job, [ready(1, 1)]), stop(1));
+    assert_eq!(run(&mut job, [started(1, 0)]), stop(0));
+}
+
+/// A step of a random life, made an event of the job it meets.
+#[derive(Debug, Clone)]
+enum Step {
+    Admit { offered: u32 },
+    Task { kind: u32, rank: u32, behind: u32, failure: Option<Reason> },
+    Preempt { behind: u32 },
+    Plain(Event),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let failure = prop::option::weighted(0.2, prop::sample::select(Reason::examples()));
+    // Most messages are of the current attempt, or nothing would ever happen.
+    let behind = || prop_oneof![9 => Just(0u32), 1 => 1u32..3];
+    let plain = prop::sample::select(vec![STOP, Event::Suspend, Event::Resume, Event::Hold, Event::Release]);
+    prop_oneof![
+        4 => prop_oneof![9 => Just(0u32), 1 => 1u32..6].prop_map(|offered| Step::Admit { offered }),
+        40 => (0u32..3, 0u32..4, behind(), failure)
+            .prop_map(|(kind, rank, behind, failure)| Step::Task { kind, rank, behind, failure }),
+        1 => behind().prop_map(|behind| Step::Preempt { behind }),
+        1 => plain.prop_map(Step::Plain),
+    ]
+}
+
+fn event_of(step: Step, job: &Job, launched: &BTreeSet<(u32, u32)>) -> Event {
+    match step {
+        Step::Admit { offered: 0 } => admit(job.policy.nodes),
+        Step::Admit { offered } => admit(offered),
+        Step::Preempt { behind } => Event::Preempt { attempt: job.attempt.saturating_sub(behind) },
+        Step::Plain(event) => event,
+        Step::Task { kind, rank, behind, failure } => {
+            let attempt = job.attempt.saturating_sub(behind);
+            // Nodes send nonsense late, twice or not at all, but none starts or ends well what it was not told to launch.
+            let was_launched = launched.contains(&(attempt, rank));
+            match (kind, was_launched, failure) {
+                (0, true, _) => started(attempt, rank),
+                (1, true, failure) | (1, false, failure @ Some(_)) => ended(attempt, rank, failure),
+                _ => ready(attempt, rank),
+            }
+        }
+    }
+}
+
+fn is_of_another_attempt(event: &Event, job: &Job) -> bool {
+    match event {
+        Event::TaskReady { attempt, .. }
+        | Event::TaskStarted { attempt, .. }
+        | Event::TaskEnded { attempt, .. }
+        | Event::Preempt { attempt } => *attempt != job.attempt,
+        Event::Admit { .. } | Event::Stop { .. } | Event::Suspend => false,
+        Event::Resume | Event::Hold | Event::Release => false,
+    }
+}
+
+/// What the outside has been told so far, by attempt and rank.
+#[derive(Default)]
+struct Told {
+    released: BTreeMap<(u32, u32), u32>,
+    launched: BTreeSet<(u32, u32)>,
+}
+
+impl Told {
+    fn hear(&mut self, attempt: u32, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Release { rank } => *self.released.entry((attempt, *rank)).or_default() += 1,
+                Effect::Launch { ranks } => self.launched.extend(ranks.iter().map(|rank| (attempt, *rank))),
+                Effect::Prepare { .. } | Effect::Stop { .. } => {}
+            }
+        }
+    }
+}
+
+fn check_step(before: &Job, event: &Event, after: &Job, came: &Result<Applied, Invalid>) {
+    match came {
+        Err(_) => assert_eq!(before, after, "a refused event changes nothing"),
+        Ok(applied) => {
+            assert!(!before.state.is_terminal(), "nothing leaves a terminal state");
+            assert!(!is_of_another_attempt(event, before), "a stale attempt changes nothing");
+            assert_eq!(after.generation, before.generation + 1);
+            for rank in 0..after.tasks.len() {
+                let changed = before.attempt != after.attempt || before.tasks[rank] != after.tasks[rank];
+                assert!(
+                    !changed || applied.touched.contains(&(rank as u32)),
+                    "the store would miss rank {rank}"
+                );
+            }
+        }
+    }
+}
+
+fn check_state(job: &Job, told: &Told) {
+    let alive = job.ranks(|task| task.phase != TaskPhase::Ended);
+    assert_eq!(State::HOLDS_RESOURCES.contains(&job.state), !alive.is_empty(), "{:?}", job.state);
+    assert_eq!(job.ending.is_some(), job.state == State::Stopping);
+    assert_eq!(job.ended_at.is_some(), job.state.is_terminal());
+    assert_eq!(job.exit_code().is_some(), job.state.is_terminal());
+    assert_eq!(job.tasks.len() as u32, if job.attempt == 0 { 0 } else { job.policy.nodes });
+    assert!(job.retried <= job.policy.retries.max);
+    if job.state == State::Running {
+        assert!(job.all(|task| task.phase >= TaskPhase::Running));
+    }
+    if job.state == State::Starting && job.all(|task| task.phase >= TaskPhase::Ready) {
+        for rank in job.ranks(|task| task.phase == TaskPhase::Ready) {
+            assert!(told.launched.contains(&(job.attempt, rank)), "rank {rank} would wait for ever");
+        }
+    }
+    for (rank, task) in (0..).zip(&job.tasks) {
+        let released = told.released.get(&(job.attempt, rank)).copied().unwrap_or(0);
+        assert_eq!(
+            released,
+            u32::from(task.phase == TaskPhase::Ended),
+            "rank {rank} is released when it ends"
+        );
+        assert_eq!(task.end.is_some(), task.phase == TaskPhase::Ended);
+    }
+    assert!(told.released.values().all(|times| *times == 1), "released exactly once");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_life_keeps_the_rules(
+        nodes in 1u32..4,
+        keep_going: bool,
+        max in 0u32..3,
+        steps in prop::collection::vec(step(), 0..200),
+    ) {
+        let on_failure = if keep_going { OnFailure::Continue } else { OnFailure::Stop };
+        let mut job = job(nodes, on_failure, Retries { max, ..Retries::default() });
+        let mut told = Told::default();
+        for step in steps {
+            let before = job.clone();
+            let event = event_of(step, &job, &told.launched);
+            let came = job.apply(event.clone(), NOW);
+            check_step(&before, &event, &job, &came);
+            told.hear(job.attempt, came.as_ref().map_or(&[], |applied| &applied.effects));
+            check_state(&job, &told);
+        }
+    }
+}

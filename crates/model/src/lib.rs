@@ -1,0 +1,23 @@
+//! The words of Muster as types: what a job is, what it asks for, what may happen to it.
+//!
+//! Everything here is pure and synchronous. This crate never reads a file, a clock or a socket, and depends on no
+//! other crate of the workspace, so that a rule is written once and the server, the agent, the API and the tests
+//! all obey the same one.
+
+#![warn(missing_docs)]
+
+pub mod bundle;
+pub mod id;
+pub mod job;
+pub mod node;
+pub mod quantity;
+pub mod reason;
+pub mod spec;
+pub mod task;
+
+pub use id::{AttemptId, BundleId, ChunkId, JobId, NodeId, TaskId};
+pub use jiff::Timestamp;
+pub use job::{Effect, Ending, Event, Invalid, Job, Policy, State};
+pub use reason::Reason;
+pub use spec::JobSpec;
+pub use task::{Task, TaskEnd, TaskPhase};

@@ -1,0 +1,245 @@
+//! Why something is as it is: one enum with a stable code, words, and what follows from each.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a task or a job ended, or went back to the queue. Serialised with its `code`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Reason {
+    /// The workdir, a file or the environment of the task could not be made on the node.
+    PrepareFailed {
+        /// What went wrong, in words for the user.
+        message: String,
+    },
+    /// The program exists but cannot be executed.
+    CommandNotExecutable {
+        /// The program.
+        command: String,
+    },
+    /// There is no such program.
+    CommandNotFound {
+        /// The program.
+        command: String,
+    },
+    /// The task ended with a non-zero code.
+    ExitCode {
+        /// The code.
+        exit_code: i32,
+    },
+    /// No sign of progress for too long.
+    Hung,
+    /// The image could not be had.
+    ImagePullFailed {
+        /// The engine's words.
+        message: String,
+    },
+    /// The node vanished, or restarted, with the task on it.
+    NodeLost {
+        /// The node.
+        node: String,
+    },
+    /// The kernel killed it for memory; claimed only from a cgroup counter.
+    OutOfMemory,
+    /// A more important job needed the place.
+    Preempted,
+    /// The setup step failed.
+    SetupFailed {
+        /// Its exit code, or 128 and the signal's number.
+        exit_code: i32,
+    },
+    /// A signal ended it.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Someone asked for it to stop.
+    StoppedByUser,
+    /// The supervisor died, and the task was ended because nobody held its output.
+    SupervisorLost,
+    /// It was paused; `start` brings it back.
+    Suspended,
+    /// It ran longer than its timeout.
+    Timeout {
+        /// The limit, in milliseconds.
+        limit_ms: u64,
+    },
+}
+
+impl Reason {
+    /// One of each, for tables and documentation.
+    pub fn examples() -> Vec<Self> {
+        vec![
+            Self::PrepareFailed { message: "no space left on device".into() },
+            Self::CommandNotExecutable { command: "./train.py".into() },
+            Self::CommandNotFound { command: "pyton".into() },
+            Self::ExitCode { exit_code: 1 },
+            Self::Hung,
+            Self::ImagePullFailed { message: "not found".into() },
+            Self::NodeLost { node: "node_local".into() },
+            Self::OutOfMemory,
+            Self::Preempted,
+            Self::SetupFailed { exit_code: 1 },
+            Self::Signal { signal: 9 },
+            Self::StoppedByUser,
+            Self::SupervisorLost,
+            Self::Suspended,
+            Self::Timeout { limit_ms: 60_000 },
+        ]
+    }
+
+    /// The stable name, the same in JSON, SQL, YAML (`retries.on`) and documentation.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::PrepareFailed { .. } => "prepare_failed",
+            Self::CommandNotExecutable { .. } => "command_not_executable",
+            Self::CommandNotFound { .. } => "command_not_found",
+            Self::ExitCode { .. } => "exit_code",
+            Self::Hung => "hung",
+            Self::ImagePullFailed { .. } => "image_pull_failed",
+            Self::NodeLost { .. } => "node_lost",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Preempted => "preempted",
+            Self::SetupFailed { .. } => "setup_failed",
+            Self::Signal { .. } => "signal",
+            Self::StoppedByUser => "stopped_by_user",
+            Self::SupervisorLost => "supervisor_lost",
+            Self::Suspended => "suspended",
+            Self::Timeout { .. } => "timeout",
+        }
+    }
+
+    /// The exit code of `muster run` for a job that ended so: the task's own where it had one, the shell's
+    /// customs (124, 126, 127, 128 + n) where they apply, 125 where the platform, not the program, was at fault.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::ExitCode { exit_code } | Self::SetupFailed { exit_code } => *exit_code,
+            Self::CommandNotFound { .. } => 127,
+            Self::CommandNotExecutable { .. } => 126,
+            Self::Signal { signal } => 128 + signal,
+            Self::OutOfMemory => 137,
+            Self::Timeout { .. } => 124,
+            Self::StoppedByUser => 130,
+            Self::Hung
+            | Self::ImagePullFailed { .. }
+            | Self::NodeLost { .. }
+            | Self::Preempted
+            | Self::PrepareFailed { .. }
+            | Self::SupervisorLost
+            | Self::Suspended => 125,
+        }
+    }
+
+    /// Whether another attempt may end otherwise, when the job does not say which reasons to retry.
+    /// A missing program or a user's stop never does.
+    pub fn retry(&self) -> bool {
+        match self {
+            Self::ExitCode { .. }
+            | Self::Hung
+            | Self::NodeLost { .. }
+            | Self::OutOfMemory
+            | Self::Preempted
+            | Self::PrepareFailed { .. }
+            | Self::SetupFailed { .. }
+            | Self::Signal { .. }
+            | Self::SupervisorLost => true,
+            Self::CommandNotExecutable { .. }
+            | Self::CommandNotFound { .. }
+            | Self::ImagePullFailed { .. }
+            | Self::StoppedByUser
+            | Self::Suspended
+            | Self::Timeout { .. } => false,
+        }
+    }
+
+    /// One line for people.
+    pub fn message(&self) -> String {
+        match self {
+            Self::PrepareFailed { message } => format!("the task could not be prepared: {message}"),
+            Self::CommandNotExecutable { command } => format!("`{command}` is not executable"),
+            Self::CommandNotFound { command } => format!("`{command}` was not found"),
+            Self::ExitCode { exit_code } => format!("exited with code {exit_code}"),
+            Self::Hung => "made no progress for too long".into(),
+            Self::ImagePullFailed { message } => format!("the image could not be pulled: {message}"),
+            Self::NodeLost { node } => format!("lost {node}"),
+            Self::OutOfMemory => "ran out of memory".into(),
+            Self::Preempted => "preempted by a job of higher priority".into(),
+            Self::SetupFailed { exit_code } => format!("setup failed with code {exit_code}"),
+            Self::Signal { signal } => format!("killed by {}", signal_name(*signal)),
+            Self::StoppedByUser => "stopped by its user".into(),
+            Self::SupervisorLost => "its supervisor was killed".into(),
+            Self::Suspended => "paused".into(),
+            Self::Timeout { limit_ms } => format!(
+                "ran longer than its timeout of {}",
+                crate::quantity::format_duration(std::time::Duration::from_millis(*limit_ms))
+            ),
+        }
+    }
+
+    /// What would help, if anything is known to.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::PrepareFailed { .. } => Some("check free disk space and rights on the node"),
+            Self::CommandNotExecutable { .. } => {
+                Some("make it executable (chmod +x), or name its interpreter")
+            }
+            Self::CommandNotFound { .. } => {
+                Some("check the spelling and PATH; `muster run` gives the task your PATH")
+            }
+            Self::Hung => Some("look at the last lines of each task: `muster logs JOB --tail 20`"),
+            Self::ImagePullFailed { .. } => {
+                Some("check the image's name and the node's access to its registry")
+            }
+            Self::NodeLost { .. } => Some("add `retries: 1` to start again on another node"),
+            Self::OutOfMemory => Some("ask for more with --memory, or use a smaller batch"),
+            Self::Signal { signal: 9 } => {
+                Some("signal 9 that nobody here sent is often the kernel killing for memory: see `dmesg`")
+            }
+            Self::Signal { signal: 11 } => Some("a crash in native code: check library versions"),
+            Self::Timeout { .. } => Some("give it more time with --timeout"),
+            Self::SupervisorLost => Some("run it again, or add `retries: 1`"),
+            Self::Suspended => Some("`muster start JOB` brings it back"),
+            Self::ExitCode { .. }
+            | Self::SetupFailed { .. }
+            | Self::Preempted
+            | Self::Signal { .. }
+            | Self::StoppedByUser => None,
+        }
+    }
+}
+
+/// `SIGKILL (9)`.
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    format!("{name} ({signal})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_is_the_same_in_json() {
+        for reason in Reason::examples() {
+            let json = serde_json::to_value(&reason).unwrap();
+            assert_eq!(json["code"], reason.code());
+            assert_eq!(serde_json::from_value::<Reason>(json).unwrap(), reason);
+        }
+    }
+}

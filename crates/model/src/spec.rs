@@ -1,0 +1,333 @@
+//! What a user asks for. YAML, JSON and command-line flags are three spellings of this one type.
+//!
+//! [`JobSpec::from_value`] reads any of them (a flag is a field set on top of a file) and reports every problem at
+//! once, each with the field's name. What can only be known elsewhere (does any node have eight devices?) is not
+//! decided here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::{DeviceRequest, duration_text};
+use crate::reason::Reason;
+
+mod field;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use field::FieldError;
+
+/// The most tasks a gang may have: beyond any cluster, small enough that a typing error is caught.
+pub const MAX_NODES: u32 = 100_000;
+/// Priorities run from 0 to this; higher goes first.
+pub const MAX_PRIORITY: u32 = 1000;
+/// The priority of a job that does not say.
+pub const DEFAULT_PRIORITY: u32 = 500;
+/// How long a task may take to end after SIGTERM when its job does not say.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+
+/// What a user asked to run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobSpec {
+    /// A name people use; made from the command when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What kind of job it is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// How many tasks its gang has.
+    pub nodes: u32,
+    /// What each task needs.
+    #[serde(default)]
+    pub resources: Resources,
+    /// The container image, on engines that have images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The code directory on the submitter's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Variables set in every task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// A shell script run before the command, in the same directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<String>,
+    /// What every task runs.
+    pub command: Command,
+    /// The launch contract; found from the command when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    /// Higher goes first.
+    pub priority: u32,
+    /// May be sent back to the queue for a more important job.
+    #[serde(default)]
+    pub preemptible: bool,
+    /// When to try again.
+    #[serde(default)]
+    pub retries: Retries,
+    /// The longest it may run.
+    #[serde(default, with = "duration_text::option", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "2h"))]
+    pub timeout: Option<Duration>,
+    /// How long a task may take to end after SIGTERM.
+    #[serde(with = "duration_text")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "10s"))]
+    pub grace: Duration,
+    /// What one failing task means for the gang.
+    #[serde(default)]
+    pub on_failure: OnFailure,
+    /// Patterns of files to keep when it ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
+    /// Ports people reach through muster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// Storage that appears in every task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+    /// The group of people it counts for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// Where to run.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "slurm/gpu"))]
+    pub on: Target,
+    /// Run in the code directory itself, not in a copy; only where the node is the submitter's machine.
+    #[serde(default)]
+    pub in_place: bool,
+    /// Do not give the task the submitter's environment.
+    #[serde(default)]
+    pub clean_env: bool,
+}
+
+/// Kinds of job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Kind {
+    /// Runs a command to its end.
+    #[default]
+    Training,
+}
+
+/// What each task needs. CPUs and memory are claimed only if asked for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resources {
+    /// CPUs; parts are allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    /// Memory in bytes; read from `16GB` and the like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Accelerators, each claimed whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "H100:8"))]
+    pub gpus: Option<DeviceRequest>,
+    /// Shared memory in bytes, on engines that limit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<u64>,
+}
+
+impl Resources {
+    /// CPUs in thousandths, the unit claims are counted in.
+    pub fn cpu_millis(&self) -> u64 {
+        self.cpus.map_or(0, |cpus| (cpus * 1000.0).round() as u64)
+    }
+
+    /// How many devices each task claims.
+    pub fn device_count(&self) -> u32 {
+        self.gpus.as_ref().map_or(0, |request| request.count)
+    }
+}
+
+/// What a task runs: a list of words executed as they are, or a line for the shell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Command {
+    /// A program and its arguments.
+    Argv(Vec<String>),
+    /// A script for the shell.
+    Shell(String),
+}
+
+impl Command {
+    /// The words to execute.
+    pub fn argv(&self) -> Vec<String> {
+        match self {
+            Self::Argv(argv) => argv.clone(),
+            Self::Shell(script) => shell(script),
+        }
+    }
+}
+
+/// The words that run a script in the shell every host has.
+pub fn shell(script: &str) -> Vec<String> {
+    vec!["/bin/sh".into(), "-c".into(), script.into()]
+}
+
+impl fmt::Display for Command {
+    /// As a person would type it: words with anything odd in them are quoted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shell(script) => f.write_str(script),
+            Self::Argv(argv) => {
+                let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
+                for (i, word) in argv.iter().enumerate() {
+                    let space = if i == 0 { "" } else { " " };
+                    if !word.is_empty() && word.chars().all(plain) {
+                        write!(f, "{space}{word}")?;
+                    } else {
+                        write!(f, "{space}'{}'", word.replace('\'', r"'\''"))?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What one failing task means for its gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum OnFailure {
+    /// The others are stopped at once.
+    #[default]
+    Stop,
+    /// The others run to their end.
+    Continue,
+}
+
+/// When a failed job is tried again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Retries {
+    /// How many more attempts it gets.
+    #[serde(default)]
+    pub max: u32,
+    /// The codes of the reasons that are retried; all that another attempt may mend when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<String>,
+    /// The pause before the first retry; it doubles each time.
+    #[serde(default, with = "duration_text::option", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "30s"))]
+    pub backoff: Option<Duration>,
+}
+
+impl Retries {
+    /// The longest pause between attempts: beyond it, people think the job is stuck.
+    const MAX_DELAY: Duration = Duration::from_secs(3600);
+
+    /// Whether a job that ended so may be tried again.
+    pub fn allows(&self, reason: &Reason) -> bool {
+        if self.on.is_empty() { reason.retry() } else { self.on.iter().any(|code| code == reason.code()) }
+    }
+
+    /// The pause before the n-th retry, from 1.
+    pub fn delay(&self, nth: u32) -> Duration {
+        let factor = 2u32.saturating_pow(nth.saturating_sub(1));
+        self.backoff.unwrap_or_default().saturating_mul(factor).min(Self::MAX_DELAY)
+    }
+}
+
+/// A port of a task that people reach through muster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Endpoint {
+    /// What it is called.
+    pub name: String,
+    /// The port the task listens on.
+    pub port: u16,
+}
+
+/// Storage that appears at the same path in every task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Volume {
+    /// The volume's name.
+    pub name: String,
+    /// Where it appears.
+    pub path: String,
+}
+
+/// Where to run: an engine and, on most, a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Target {
+    /// This machine, or the server's.
+    #[default]
+    Local,
+    /// A pool of SSH hosts.
+    Ssh(String),
+    /// A Slurm partition.
+    Slurm(String),
+    /// A Kubernetes context.
+    Kubernetes(String),
+}
+
+impl Target {
+    /// The engine's name, as in `muster nodes`.
+    pub fn engine(&self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Ssh(_) => "ssh",
+            Self::Slurm(_) => "slurm",
+            Self::Kubernetes(_) => "kubernetes",
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            None if text == "local" => Ok(Self::Local),
+            Some(("ssh", pool)) if !pool.is_empty() => Ok(Self::Ssh(pool.into())),
+            Some(("slurm", partition)) if !partition.is_empty() => Ok(Self::Slurm(partition.into())),
+            Some(("k8s" | "kubernetes", context)) if !context.is_empty() => {
+                Ok(Self::Kubernetes(context.into()))
+            }
+            _ => Err(format!(
+                "`{text}` is not a place to run; write local, ssh/POOL, slurm/PARTITION or k8s/CONTEXT"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Ssh(pool) => write!(f, "ssh/{pool}"),
+            Self::Slurm(partition) => write!(f, "slurm/{partition}"),
+            Self::Kubernetes(context) => write!(f, "k8s/{context}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Target> for String {
+    fn from(target: Target) -> String {
+        target.to_string()
+    }
+}

@@ -1,0 +1,339 @@
+//! From a map of fields to a [`JobSpec`], with every problem named.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::field::{FieldError, Fields, kind};
+use super::{
+    Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY, OnFailure,
+    Resources, Retries, Target, Volume,
+};
+use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
+use crate::reason::Reason;
+
+/// Longer names break table layouts and host name limits.
+const MAX_NAME: usize = 63;
+
+impl JobSpec {
+    /// Reads a spec, or says everything that is wrong with it.
+    pub fn from_value(value: Value) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let spec = read(value, &mut errors);
+        match spec {
+            Some(spec) if errors.is_empty() => Ok(spec),
+            _ => Err(errors),
+        }
+    }
+
+    /// The name of a job that was not given one: its program's, without directory and ending.
+    pub fn default_name(&self) -> String {
+        let argv = match &self.command {
+            Command::Argv(argv) => argv.clone(),
+            Command::Shell(script) => script.split_whitespace().map(str::to_owned).collect(),
+        };
+        let script = argv.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh")).or(argv.first());
+        let stem = script.map(|word| word.rsplit('/').next().unwrap_or(word)).unwrap_or("job");
+        let stem = stem.strip_suffix(".py").or(stem.strip_suffix(".sh")).unwrap_or(stem);
+        let name: String =
+            stem.chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
+                        c.to_ascii_lowercase()
+                    } else {
+                        '-'
+                    }
+                })
+                .take(MAX_NAME)
+                .collect();
+        let name = name.trim_matches(['-', '_']);
+        if name.is_empty() { "job".into() } else { name.into() }
+    }
+}
+
+fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
+    let mut fields = Fields::new(value, "", errors);
+    let command = fields.take("command", command);
+    let nodes = fields.take("nodes", |value| whole(value, 1, u64::from(MAX_NODES)));
+    let in_place = fields.take("in_place", boolean).unwrap_or(false);
+    let spec = JobSpec {
+        name: fields.take("name", name),
+        kind: fields.take("kind", |value| one_of(value, &[("training", Kind::Training)])).unwrap_or_default(),
+        nodes: nodes.unwrap_or(1) as u32,
+        resources: fields.nested("resources", resources).unwrap_or_default(),
+        image: fields.take("image", text),
+        workdir: fields.take("workdir", text),
+        env: fields.take("env", env).unwrap_or_default(),
+        setup: fields.take("setup", text),
+        framework: fields.take("framework", text),
+        priority: fields
+            .take("priority", |value| whole(value, 0, u64::from(MAX_PRIORITY)))
+            .map_or(DEFAULT_PRIORITY, |priority| priority as u32),
+        preemptible: fields.take("preemptible", boolean).unwrap_or(false),
+        retries: fields.nested("retries", retries).unwrap_or_default(),
+        timeout: fields.take("timeout", positive_duration),
+        grace: fields.take("grace", duration).unwrap_or(DEFAULT_GRACE),
+        on_failure: fields
+            .take("on_failure", |value| {
+                one_of(value, &[("stop", OnFailure::Stop), ("continue", OnFailure::Continue)])
+            })
+            .unwrap_or_default(),
+        outputs: fields.take("outputs", texts).unwrap_or_default(),
+        endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
+        volumes: fields.nested("volumes", volumes).unwrap_or_default(),
+        workspace: fields.take("workspace", name),
+        on: fields.take("on", |value| text(value)?.parse::<Target>()).unwrap_or_default(),
+        in_place,
+        clean_env: fields.take("clean_env", boolean).unwrap_or(false),
+        command: command.clone().unwrap_or_else(|| Command::Argv(Vec::new())),
+    };
+    let said = fields.said("command");
+    if command.is_none() && !said {
+        fields.error("command", "is missing: what should run? for example `python train.py`");
+    }
+    if spec.in_place && spec.on != Target::Local {
+        fields.error(
+            "in_place",
+            format!("works only where the code is, on local; this job runs on {}", spec.on),
+        );
+    }
+    fields.finish();
+    command.map(|_| spec)
+}
+
+fn text(value: Value) -> Result<String, String> {
+    let text = match value {
+        Value::String(text) => text,
+        // YAML reads `image: 2.4` as a number where a person meant the text.
+        Value::Number(number) => number.to_string(),
+        other => return Err(format!("must be a text, not {}", kind(&other))),
+    };
+    if text.contains('\0') { Err("must not contain a NUL character".into()) } else { Ok(text) }
+}
+
+fn texts(value: Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::Array(items) => items.into_iter().map(text).collect(),
+        other => Ok(vec![text(other)?]),
+    }
+}
+
+fn boolean(value: Value) -> Result<bool, String> {
+    match value {
+        Value::Bool(value) => Ok(value),
+        Value::String(text) if text == "true" || text == "false" => Ok(text == "true"),
+        other => Err(format!("must be true or false, not {}", shown(&other))),
+    }
+}
+
+fn whole(value: Value, least: u64, most: u64) -> Result<u64, String> {
+    let number = match &value {
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => text.trim().parse().ok(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    number
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("must be a whole number from {least} to {most}, not {}", shown(&value)))
+}
+
+fn one_of<T: Copy>(value: Value, choices: &[(&str, T)]) -> Result<T, String> {
+    let text = text(value)?;
+    choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        format!("must be {}, not `{}`", names.join(" or "), clipped(&text))
+    })
+}
+
+fn duration(value: Value) -> Result<Duration, String> {
+    parse_duration(&text(value)?).map_err(|error| error.to_string())
+}
+
+fn positive_duration(value: Value) -> Result<Duration, String> {
+    duration(value)
+        .and_then(|span| if span.is_zero() { Err("must be more than nothing".into()) } else { Ok(span) })
+}
+
+fn bytes(value: Value) -> Result<u64, String> {
+    match parse_bytes(&text(value)?) {
+        Ok(0) => Err("must be more than nothing".into()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Names are used in host names, file names and shell lines.
+fn name(value: Value) -> Result<String, String> {
+    let name = text(value)?;
+    let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+    if name.len() > MAX_NAME || !starts_well || !name.bytes().all(valid) {
+        return Err(format!(
+            "must be 1 to {MAX_NAME} letters, digits, `-`, `_` or `.`, starting with a letter or digit, not `{}`",
+            clipped(&name)
+        ));
+    }
+    if name.starts_with("job_") || name == "last" {
+        return Err(format!("`{name}` would be taken for a job id or selector; choose another name"));
+    }
+    Ok(name)
+}
+
+fn command(value: Value) -> Result<Command, String> {
+    match value {
+        Value::Array(words) => {
+            let argv: Vec<String> = words.into_iter().map(text).collect::<Result<_, _>>()?;
+            match argv.first() {
+                Some(program) if !program.is_empty() => Ok(Command::Argv(argv)),
+                _ => Err("must name a program to run".into()),
+            }
+        }
+        other => {
+            let script = text(other)?;
+            if script.trim().is_empty() {
+                Err("must not be empty".into())
+            } else {
+                Ok(Command::Shell(script))
+            }
+        }
+    }
+}
+
+fn env(value: Value) -> Result<BTreeMap<String, String>, String> {
+    let Value::Object(map) = value else {
+        return Err(format!("must be a map of names to values, not {}", kind(&value)));
+    };
+    map.into_iter()
+        .map(|(name, value)| {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return Err(format!("`{}` cannot be the name of a variable", clipped(&name)));
+            }
+            let value = match value {
+                Value::Bool(value) => value.to_string(),
+                Value::Null => String::new(),
+                other => text(other).map_err(|problem| format!("{}: {problem}", clipped(&name)))?,
+            };
+            Ok((name, value))
+        })
+        .collect()
+}
+
+fn resources(value: Value, errors: &mut Vec<FieldError>) -> Resources {
+    let mut fields = Fields::new(value, "resources.", errors);
+    let resources = Resources {
+        cpus: fields.take("cpus", cpus),
+        memory: fields.take("memory", bytes),
+        gpus: fields
+            .take("gpus", |value| text(value)?.parse::<DeviceRequest>().map_err(|error| error.to_string()))
+            .filter(|request| request.count > 0),
+        shm: fields.take("shm", bytes),
+    };
+    fields.finish();
+    resources
+}
+
+fn cpus(value: Value) -> Result<f64, String> {
+    let number = match &value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.trim().parse().ok(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    number
+        .filter(|cpus| cpus.is_finite() && (0.001..=100_000.0).contains(cpus))
+        .ok_or_else(|| format!("must be a number of CPUs such as 4 or 0.5, not {}", shown(&value)))
+}
+
+/// `retries: 3` is short for `retries: {max: 3}`.
+fn retries(value: Value, errors: &mut Vec<FieldError>) -> Retries {
+    let most = 1000;
+    if !value.is_object() {
+        return match whole(value, 0, most) {
+            Ok(max) => Retries { max: max as u32, ..Retries::default() },
+            Err(message) => {
+                errors
+                    .push(FieldError::new("retries", format!("{message} (or a map with max, on, backoff)")));
+                Retries::default()
+            }
+        };
+    }
+    let mut fields = Fields::new(value, "retries.", errors);
+    let retries = Retries {
+        max: fields.take("max", |value| whole(value, 0, most)).unwrap_or(0) as u32,
+        on: fields.take("on", reason_codes).unwrap_or_default(),
+        backoff: fields.take("backoff", duration),
+    };
+    fields.finish();
+    retries
+}
+
+fn reason_codes(value: Value) -> Result<Vec<String>, String> {
+    let codes = texts(value)?;
+    let known: Vec<&str> = Reason::examples().iter().map(Reason::code).collect();
+    match codes.iter().find(|code| !known.contains(&code.as_str())) {
+        Some(unknown) => {
+            Err(format!("`{}` is not a reason; the reasons are {}", clipped(unknown), known.join(", ")))
+        }
+        None => Ok(codes),
+    }
+}
+
+fn endpoints(value: Value, errors: &mut Vec<FieldError>) -> Vec<Endpoint> {
+    list(value, "endpoints", errors, |fields| {
+        let name = fields.take("name", name);
+        let port = fields.take("port", |value| whole(value, 1, 65_535));
+        Some(Endpoint { name: name?, port: port? as u16 })
+    })
+}
+
+fn volumes(value: Value, errors: &mut Vec<FieldError>) -> Vec<Volume> {
+    list(value, "volumes", errors, |fields| {
+        let name = fields.take("name", name);
+        let path = fields.take("path", text);
+        Some(Volume { name: name?, path: path? })
+    })
+}
+
+fn list<T>(
+    value: Value,
+    field: &str,
+    errors: &mut Vec<FieldError>,
+    read: impl Fn(&mut Fields) -> Option<T>,
+) -> Vec<T> {
+    let Value::Array(items) = value else {
+        errors.push(FieldError::new(field, format!("must be a list, not {}", kind(&value))));
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (i, item) in items.into_iter().enumerate() {
+        let prefix = format!("{field}[{i}].");
+        let before = errors.len();
+        let mut fields = Fields::new(item, &prefix, errors);
+        let read = read(&mut fields);
+        fields.finish();
+        match read {
+            Some(item) => all.push(item),
+            None if errors.len() == before => {
+                errors.push(FieldError::new(format!("{field}[{i}]"), "lacks a field it needs"));
+            }
+            None => {}
+        }
+    }
+    all
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("`{}`", clipped(text)),
+        Value::Number(_) | Value::Bool(_) => format!("`{value}`"),
+        Value::Null | Value::Array(_) | Value::Object(_) => kind(value).into(),
+    }
+}
+
+fn clipped(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
+}

@@ -1,0 +1,85 @@
+//! One member of a gang, as the server knows it.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::id::NodeId;
+use crate::reason::Reason;
+
+/// How far a task has come. It only ever moves forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum TaskPhase {
+    /// A node was chosen; its agent prepares the task.
+    Assigned,
+    /// Prepared; its address is known; it waits for the rest of the gang.
+    Ready,
+    /// Its command runs.
+    Running,
+    /// It is over.
+    Ended,
+}
+
+/// Where a task's peers reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Address {
+    /// The address on the gang's network.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub ip: IpAddr,
+    /// Free ports reserved for the gang's use.
+    pub ports: Vec<u16>,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskEnd {
+    /// Why it failed; absent when it ended with code 0.
+    pub failure: Option<Reason>,
+    /// The length of its log, where the node lived to tell; nothing more will come after it.
+    pub log_bytes: Option<u64>,
+}
+
+/// A place for one task: a node and the devices on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The node.
+    pub node: NodeId,
+    /// The devices' numbers on that node.
+    pub devices: Vec<u32>,
+}
+
+/// One member of the current attempt's gang.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Where it runs.
+    pub placement: Placement,
+    /// How far it is.
+    pub phase: TaskPhase,
+    /// Where peers reach it, once it is ready.
+    pub address: Option<Address>,
+    /// When its command started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// How it ended.
+    pub end: Option<TaskEnd>,
+}
+
+impl Task {
+    /// A task that was just given a place.
+    pub fn assigned(placement: Placement) -> Self {
+        Self {
+            placement,
+            phase: TaskPhase::Assigned,
+            address: None,
+            started_at: None,
+            ended_at: None,
+            end: None,
+        }
+    }
+}
