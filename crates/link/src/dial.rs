@@ -1,0 +1,89 @@
+//! The agent's side of making a connection: a Unix socket or TCP, then the WebSocket upgrade.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+
+/// The path of the upgrade; the channel is a query parameter.
+pub const PATH: &str = "/api/v1/link";
+/// Connecting and upgrading together; a server that takes longer is as good as gone, and the caller tries again.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where the server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Server {
+    /// A socket on this machine.
+    Unix(PathBuf),
+    /// `host:port`.
+    Tcp(String),
+}
+
+/// Which of an agent's two connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// Messages.
+    Control,
+    /// Logs and chunks.
+    Bulk,
+}
+
+impl Channel {
+    /// Its name in the query.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
+/// Dials, shows the token, and gives the connection as bytes.
+pub async fn dial(
+    server: &Server,
+    channel: Channel,
+    node: &muster_model::NodeId,
+    token: &str,
+) -> io::Result<Box<dyn Connection>> {
+    let connecting = async {
+        Ok(match server {
+            Server::Unix(path) => {
+                upgrade(UnixStream::connect(path).await?, "localhost", channel, node, token).await?
+            }
+            Server::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                upgrade(stream, address, channel, node, token).await?
+            }
+        })
+    };
+    tokio::time::timeout(DEADLINE, connecting)
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"))?
+}
+
+/// What a dialled connection is.
+pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+
+async fn upgrade<T>(
+    stream: T,
+    host: &str,
+    channel: Channel,
+    node: &muster_model::NodeId,
+    token: &str,
+) -> io::Result<Box<dyn Connection>>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let url = format!("ws://{host}{PATH}?channel={}&node={node}", channel.as_str());
+    let mut request = url.into_client_request().map_err(io::Error::other)?;
+    let bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(io::Error::other)?;
+    request.headers_mut().insert("authorization", bearer);
+    let (socket, _) = tokio_tungstenite::client_async(request, stream).await.map_err(io::Error::other)?;
+    Ok(Box::new(crate::websocket::client(socket)))
+}

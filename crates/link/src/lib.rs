@@ -1,0 +1,16 @@
+//! The wire between server and agent.
+//!
+//! An agent dials the server with a WebSocket upgrade, so that anything that passes HTTP passes the link. Each agent
+//! holds two connections: *control* for messages ([`message`], one JSON object a line) and *bulk* for logs and
+//! chunks, so that a full send buffer never delays a heartbeat. Both carry flow-controlled streams ([`session`]).
+//!
+//! What travels as a log is what is stored: [`log`] has the records and segments that agent and server share.
+//! This crate knows nothing of jobs' lives; it only carries.
+
+pub mod control;
+pub mod dial;
+pub mod frame;
+pub mod log;
+pub mod message;
+pub mod session;
+pub mod websocket;

@@ -1,0 +1,87 @@
+//! The other side of shipping: a copy of a log, byte for byte, that has every byte once.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+
+use super::{Error, SegmentDir};
+
+/// The only writer of a copy of a log.
+#[derive(Debug)]
+pub struct Appender {
+    pub(super) dir: SegmentDir,
+    last: Option<Last>,
+    /// Segments that were completed since the last `sync`.
+    unsynced: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Last {
+    start: u64,
+    length: u64,
+    file: File,
+}
+
+impl Appender {
+    /// Open a copy, or begin one.
+    pub fn open(dir: SegmentDir) -> Result<Appender, Error> {
+        fs::create_dir_all(dir.path()).map_err(Error::io(dir.path()))?;
+        let last = match dir.starts()?.last() {
+            Some(&start) => {
+                let file = dir.open_segment(start)?;
+                let length = file.metadata().map_err(Error::io(&dir.segment_path(start)))?.len();
+                Some(Last { start, length, file })
+            }
+            None => None,
+        };
+        Ok(Appender { dir, last, unsynced: Vec::new() })
+    }
+
+    /// How much of the log is here: what the sender should go on from.
+    pub fn end(&self) -> u64 {
+        self.last.as_ref().map_or(0, |last| last.start + last.length)
+    }
+
+    /// Store bytes that the sender has at `offset` in the segment that starts at `segment`. What is here already is
+    /// skipped, so a chunk may be sent any number of times; what would leave a hole is refused, and changes nothing.
+    /// Returns how much of the log is here now.
+    pub fn append_at(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
+        let end = self.end();
+        let gap = Error::Gap { offset, end };
+        let Some(have) = end.checked_sub(offset) else { return Err(gap) };
+        let Some(new) = usize::try_from(have).ok().and_then(|have| bytes.get(have..)) else { return Ok(end) };
+        if new.is_empty() {
+            return Ok(end);
+        }
+        if self.last.as_ref().is_none_or(|last| last.start != segment) {
+            // New bytes in a segment that is not the last can only begin the next one.
+            if segment != end || offset != segment {
+                return Err(gap);
+            }
+            let file = self.dir.create_segment(segment)?;
+            self.unsynced
+                .extend(self.last.replace(Last { start: segment, length: 0, file }).map(|last| last.start));
+        }
+        let Some(last) = &mut self.last else { return Err(gap) };
+        let written = last.file.write_all_at(new, last.length);
+        written.map_err(Error::io(&self.dir.segment_path(last.start)))?;
+        last.length += new.len() as u64;
+        Ok(self.end())
+    }
+
+    /// Make what was appended so far survive a power cut of this machine. Needed before telling a sender on another
+    /// machine that it may delete its own.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        let starts = self.unsynced.iter().copied().chain(self.last.as_ref().map(|last| last.start));
+        for path in starts.map(|start| self.dir.segment_path(start)) {
+            match File::open(&path).and_then(|file| file.sync_data()) {
+                // It was removed meanwhile, so nobody wants it any more.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                synced => synced.map_err(Error::io(&path))?,
+            }
+        }
+        self.unsynced.clear();
+        let directory = File::open(self.dir.path()).and_then(|directory| directory.sync_all());
+        directory.map_err(Error::io(self.dir.path()))
+    }
+}

@@ -1,0 +1,132 @@
+//! Reading a log record by record while it grows.
+//!
+//! A reader never waits: at the end it says that there is nothing yet, and is asked again when something changed.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
+use super::segment::read_full;
+use super::{Error, Header, Record, SegmentDir};
+
+/// Reads whole records, in order, across segments.
+#[derive(Debug)]
+pub struct Reader {
+    dir: SegmentDir,
+    offset: u64,
+    segment: Option<Segment>,
+    /// Bytes of the segment from `offset` on, of which the first `taken` were already given out.
+    window: Vec<u8>,
+    taken: usize,
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    file: File,
+}
+
+impl Reader {
+    // Enough that small records do not cost a system call each, and little enough for thousands of readers.
+    const READ_AHEAD: usize = 64 << 10;
+
+    /// A reader from `offset`, where a record must begin (see `SegmentDir::align` for offsets from outside). If the
+    /// segments there are gone already, it begins with the oldest record there is.
+    pub fn new(dir: SegmentDir, offset: u64) -> Reader {
+        Reader { dir, offset, segment: None, window: Vec::new(), taken: 0 }
+    }
+
+    /// Where the next record begins or will begin.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next whole record, or none yet. After an error about corruption the reader stays where it is.
+    pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
+        loop {
+            if self.segment.is_none() && !self.open()? {
+                return Ok(None);
+            }
+            if let Some(record) = self.take()? {
+                return Ok(Some(record));
+            }
+            // What was read of an unfinished record is forgotten, since its writer may still take it back.
+            let at_boundary = self.window.len() == self.taken;
+            self.clear_window();
+            if !at_boundary || !self.advance()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<bool, Error> {
+        let Some(start) = self.dir.start_for(self.offset)? else { return Ok(false) };
+        let Some(file) = self.dir.read_segment(start)? else { return Ok(false) };
+        self.offset = self.offset.max(start);
+        self.segment = Some(Segment { start, file });
+        self.clear_window();
+        Ok(true)
+    }
+
+    fn take(&mut self) -> Result<Option<Record>, Error> {
+        if !self.fill(Header::BYTES)? {
+            return Ok(None);
+        }
+        let Some(bytes) = self.window[self.taken..].first_chunk() else { return Ok(None) };
+        let Some(header) = Header::decode(bytes) else {
+            self.clear_window();
+            return Err(Error::Corrupt { offset: self.offset });
+        };
+        let whole = Header::BYTES + header.length as usize;
+        if !self.fill(whole)? {
+            return Ok(None);
+        }
+        let record = Record {
+            offset: self.offset,
+            stream: header.stream,
+            time_micros: header.time_micros,
+            bytes: self.window[self.taken + Header::BYTES..self.taken + whole].to_vec(),
+        };
+        self.taken += whole;
+        self.offset += whole as u64;
+        Ok(Some(record))
+    }
+
+    /// Have at least `count` bytes from `offset` on in the window, if the segment has them.
+    fn fill(&mut self, count: usize) -> Result<bool, Error> {
+        if self.window.len() - self.taken >= count {
+            return Ok(true);
+        }
+        let Some(segment) = &self.segment else { return Ok(false) };
+        self.window.drain(..self.taken);
+        self.taken = 0;
+        let have = self.window.len();
+        let at = self.offset - segment.start + have as u64;
+        self.window.resize(count.max(Reader::READ_AHEAD), 0);
+        let read = read_full(&segment.file, &mut self.window[have..], at);
+        let read = read.map_err(Error::io(&self.dir.segment_path(segment.start)))?;
+        self.window.truncate(have + read);
+        Ok(self.window.len() >= count)
+    }
+
+    /// Go on to the next segment, if this one is complete.
+    fn advance(&mut self) -> Result<bool, Error> {
+        let Some(segment) = &self.segment else { return Ok(false) };
+        if segment.start != self.offset
+            && let Some(file) = self.dir.read_segment(self.offset)?
+        {
+            self.segment = Some(Segment { start: self.offset, file });
+            return Ok(true);
+        }
+        // The segments after this one may have been removed as well: look for the oldest that is left.
+        let removed = segment.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
+        let moved = removed && self.dir.start_for(self.offset)?.is_some_and(|start| start > self.offset);
+        if moved { self.open() } else { Ok(false) }
+    }
+
+    fn clear_window(&mut self) {
+        self.window.clear();
+        // A reader that waits at the end of a quiet log should not hold the buffer of its longest record.
+        self.window.shrink_to(Reader::READ_AHEAD);
+        self.taken = 0;
+    }
+}

@@ -1,0 +1,327 @@
+//! The log against a plain list of records: whatever is written, cut off, sent twice or followed by garbage.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
+use tempfile::TempDir;
+
+use super::{Appender, Chunk, Error, Header, Reader, Record, SegmentDir, Shipper, Stream};
+
+/// A log written by hand, with segments short enough to have many.
+struct Log {
+    _home: TempDir,
+    dir: SegmentDir,
+    start: u64,
+    end: u64,
+    records: Vec<Record>,
+}
+
+impl Log {
+    fn new() -> Log {
+        let home = tempfile::tempdir().unwrap();
+        let dir = SegmentDir::new(home.path().join("log"));
+        fs::create_dir(dir.path()).unwrap();
+        dir.create_segment(0).unwrap();
+        Log { _home: home, dir, start: 0, end: 0, records: Vec::new() }
+    }
+
+    fn of(records: &[(Stream, Vec<u8>)], segment_bytes: u64) -> Log {
+        let mut log = Log::new();
+        for (stream, bytes) in records {
+            if log.end - log.start >= segment_bytes {
+                log.rotate();
+            }
+            log.write(*stream, bytes);
+        }
+        log
+    }
+
+    fn rotate(&mut self) {
+        self.start = self.end;
+        self.dir.create_segment(self.start).unwrap();
+    }
+
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        let time_micros = 1_700_000_000_000_000 + self.end;
+        let header = Header { length: bytes.len() as u32, stream, time_micros };
+        let record = Record { offset: self.end, stream, time_micros, bytes: bytes.to_vec() };
+        self.raw(&header.encode());
+        self.raw(bytes);
+        self.end = record.end();
+        self.records.push(record);
+    }
+
+    /// Bytes at the end that the list of records does not know.
+    fn raw(&self, bytes: &[u8]) {
+        let path = self.dir.segment_path(self.start);
+        OpenOptions::new().append(true).open(path).unwrap().write_all(bytes).unwrap();
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::new(self.dir.clone(), 0)
+    }
+}
+
+fn rest(reader: &mut Reader) -> Vec<Record> {
+    std::iter::from_fn(|| reader.next_record().unwrap()).collect()
+}
+
+/// Everything a shipper gives now, sent to a copy.
+fn ship(shipper: &mut Shipper, copy: &mut Appender, buffer: usize) -> Vec<Chunk> {
+    let mut buffer = vec![0; buffer];
+    let mut chunks = Vec::new();
+    while let Some(chunk) = shipper.next_chunk(&mut buffer).unwrap() {
+        copy.append_at(chunk.segment, chunk.offset, &buffer[..chunk.length]).unwrap();
+        chunks.push(chunk);
+    }
+    chunks
+}
+
+fn assert_same_bytes(one: &SegmentDir, other: &SegmentDir) {
+    assert_eq!(one.starts().unwrap(), other.starts().unwrap());
+    for start in one.starts().unwrap() {
+        assert!(fs::read(one.segment_path(start)).unwrap() == fs::read(other.segment_path(start)).unwrap());
+    }
+}
+
+fn streams() -> impl Strategy<Value = Stream> {
+    prop_oneof![Just(Stream::Stdout), Just(Stream::Stderr)]
+}
+
+fn records() -> impl Strategy<Value = Vec<(Stream, Vec<u8>)>> {
+    let bytes = proptest::collection::vec(any::<u8>(), 0..300);
+    proptest::collection::vec((streams(), bytes), 0..60)
+}
+
+/// Output with many line ends, for the tests that count lines.
+fn lines() -> impl Strategy<Value = Vec<(Stream, Vec<u8>)>> {
+    let byte = prop_oneof![3 => Just(b'a'), 1 => Just(b'\n'), 1 => Just(b'\r')];
+    proptest::collection::vec((streams(), proptest::collection::vec(byte, 0..12)), 0..40)
+}
+
+/// The last lines the slow way: all lines of both streams in the order in which they end, so far as they do.
+fn last_lines(records: &[Record], count: usize) -> [Vec<u8>; 2] {
+    let mut lines: Vec<(usize, Stream, Vec<u8>)> = Vec::new();
+    let mut open: [Option<(usize, Stream, Vec<u8>)>; 2] = [None, None];
+    let bytes = records.iter().flat_map(|record| record.bytes.iter().map(|byte| (record.stream, *byte)));
+    for (position, (stream, byte)) in bytes.enumerate() {
+        let line = open[stream.index()].get_or_insert((position, stream, Vec::new()));
+        line.0 = position;
+        line.2.push(byte);
+        if byte == b'\n' {
+            lines.extend(open[stream.index()].take());
+        }
+    }
+    lines.extend(open.into_iter().flatten());
+    lines.sort_by_key(|(position, ..)| *position);
+    let kept = &lines[lines.len().saturating_sub(count)..];
+    Stream::ALL.map(|of| kept.iter().filter(|line| line.1 == of).flat_map(|line| line.2.clone()).collect())
+}
+
+fn tail_bytes(dir: &SegmentDir, lines: usize) -> [Vec<u8>; 2] {
+    let mut tail = dir.tail(lines).unwrap();
+    let mut shown = [Vec::new(), Vec::new()];
+    for record in rest(&mut Reader::new(dir.clone(), tail.offset)) {
+        shown[record.stream.index()].extend_from_slice(tail.trim(record.stream, &record.bytes));
+    }
+    shown
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn any_header_survives_the_round_trip(length in 0..=Header::MAX_LENGTH, stream in streams(), time_micros: u64) {
+        let header = Header { length, stream, time_micros };
+        prop_assert_eq!(Header::decode(&header.encode()), Some(header));
+    }
+
+    #[test]
+    fn sixteen_random_bytes_are_a_header_only_if_they_encode_back(bytes: [u8; 16]) {
+        if let Some(header) = Header::decode(&bytes) {
+            prop_assert_eq!(header.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_reader_gives_what_was_written(written in records(), segment_bytes in 1..2000u64) {
+        let log = Log::of(&written, segment_bytes);
+        prop_assert_eq!(rest(&mut log.reader()), log.records.clone());
+        prop_assert_eq!(log.dir.whole_end().unwrap(), log.end);
+        prop_assert_eq!(log.dir.end().unwrap(), log.end);
+        for record in &log.records {
+            let mut reader = Reader::new(log.dir.clone(), record.offset);
+            let read = reader.next_record().unwrap();
+            prop_assert_eq!(read.as_ref(), Some(record));
+            for inside in [record.offset, record.offset + 1, record.end() - 1] {
+                prop_assert_eq!(log.dir.align(inside).unwrap(), record.offset);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_anywhere_leaves_the_whole_records_before_it(written in records(), segment_bytes in 1..2000u64, cut: u64) {
+        let log = Log::of(&written, segment_bytes);
+        let kept = log.start + cut % (log.end - log.start + 1);
+        log.dir.open_segment(log.start).unwrap().set_len(kept - log.start).unwrap();
+        let expected: Vec<_> = log.records.iter().filter(|record| record.end() <= kept).cloned().collect();
+        let whole = expected.last().map_or(0, Record::end);
+        prop_assert_eq!(rest(&mut log.reader()), expected);
+        prop_assert_eq!(log.dir.whole_end().unwrap(), whole);
+    }
+
+    #[test]
+    fn a_log_that_grows_byte_by_byte_is_read_without_loss(written in records(), step in 1..97usize) {
+        let source = Log::of(&written, 700);
+        let grown = Log::new();
+        fs::remove_file(grown.dir.segment_path(0)).unwrap();
+        let mut reader = grown.reader();
+        let mut seen = rest(&mut reader);
+        for start in source.dir.starts().unwrap() {
+            grown.dir.create_segment(start).unwrap();
+            for piece in fs::read(source.dir.segment_path(start)).unwrap().chunks(step) {
+                let mut file = OpenOptions::new().append(true).open(grown.dir.segment_path(start)).unwrap();
+                file.write_all(piece).unwrap();
+                seen.extend(rest(&mut reader));
+            }
+        }
+        seen.extend(rest(&mut reader));
+        prop_assert_eq!(seen, source.records);
+    }
+
+    #[test]
+    fn garbage_at_the_end_is_never_shown(written in records(), garbage in proptest::collection::vec(any::<u8>(), 1..200)) {
+        let log = Log::of(&written, 700);
+        log.raw(&garbage);
+        let mut reader = log.reader();
+        let mut seen = Vec::new();
+        while let Ok(Some(record)) = reader.next_record() {
+            seen.push(record);
+        }
+        prop_assert!(seen.starts_with(&log.records));
+        prop_assert!(log.dir.whole_end().unwrap() >= log.end);
+        prop_assert!(log.dir.tail(3).is_ok());
+        prop_assert!(log.dir.align(log.end + 5).is_ok());
+    }
+
+    #[test]
+    fn a_copy_gets_every_byte_once_however_it_is_sent(
+        written in records(),
+        segment_bytes in 1..2000u64,
+        buffer in 1..900usize,
+        setbacks in proptest::collection::vec(any::<u64>(), 0..6),
+    ) {
+        let log = Log::of(&written, segment_bytes);
+        let copy_dir = SegmentDir::new(log.dir.path().with_extension("copy"));
+        let mut copy = Appender::open(copy_dir.clone()).unwrap();
+        let mut shipper = Shipper::new(log.dir.clone(), 0);
+        ship(&mut shipper, &mut copy, buffer);
+        for setback in setbacks {
+            // The other side restarts, the connection is lost, and the sender begins somewhere behind.
+            copy = Appender::open(copy_dir.clone()).unwrap();
+            shipper.seek(setback % (log.end + 1));
+            ship(&mut shipper, &mut copy, buffer);
+        }
+        prop_assert_eq!(copy.end(), log.end);
+        if log.end > 0 {
+            // The shipper sends no empty segment, so an unused last one is not there yet.
+            fs::remove_file(log.dir.segment_path(log.end)).ok();
+            assert_same_bytes(&log.dir, &copy_dir);
+        }
+    }
+
+    #[test]
+    fn the_tail_is_what_a_full_read_says(written in lines(), segment_bytes in 1..200u64, count in 0..12usize) {
+        let log = Log::of(&written, segment_bytes);
+        prop_assert_eq!(tail_bytes(&log.dir, count), last_lines(&log.records, count));
+    }
+}
+
+#[test]
+fn bytes_that_leave_a_hole_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let mut copy = Appender::open(SegmentDir::new(home.path().join("log"))).unwrap();
+    assert_eq!(copy.append_at(0, 0, b"0123456789").unwrap(), 10);
+    for (segment, offset) in [(0, 11), (11, 11), (3, 8), (5, 10), (10, 11), (u64::MAX, u64::MAX)] {
+        let refused = copy.append_at(segment, offset, b"abcdefgh");
+        assert!(matches!(refused, Err(Error::Gap { end: 10, .. })), "{segment} {offset}");
+    }
+    assert_eq!(copy.append_at(0, 5, b"56789ab").unwrap(), 12);
+    assert_eq!(copy.append_at(12, 12, b"c").unwrap(), 13);
+    copy.sync().unwrap();
+    assert_eq!(copy.dir_starts(), [0, 12]);
+}
+
+#[test]
+fn nothing_unfinished_is_shipped() {
+    let mut log = Log::new();
+    log.write(Stream::Stdout, b"whole");
+    let header = Header { length: 100, stream: Stream::Stdout, time_micros: 1 };
+    log.raw(&header.encode());
+    log.raw(b"half");
+    let mut shipper = Shipper::new(log.dir.clone(), 0);
+    let mut buffer = [0; 1000];
+    assert_eq!(shipper.next_chunk(&mut buffer).unwrap(), Some(Chunk { segment: 0, offset: 0, length: 21 }));
+    assert_eq!(shipper.next_chunk(&mut buffer).unwrap(), None);
+}
+
+#[test]
+fn old_segments_go_and_the_last_stays() {
+    let mut log = Log::new();
+    for text in ["one", "two", "three"] {
+        log.write(Stream::Stdout, text.as_bytes());
+        log.rotate();
+    }
+    let starts = log.dir.starts().unwrap();
+    log.dir.remove_before(starts[2] - 1).unwrap();
+    assert_eq!(log.dir.starts().unwrap(), starts[1..]);
+    log.dir.remove_before(u64::MAX).unwrap();
+    assert_eq!(log.dir.starts().unwrap(), starts[3..]);
+    assert_eq!(log.dir.end().unwrap(), log.end);
+    assert_eq!(log.dir.whole_end().unwrap(), log.end);
+}
+
+#[test]
+fn a_reader_goes_on_when_what_it_has_not_read_was_removed() {
+    let mut log = Log::new();
+    let mut reader = log.reader();
+    log.write(Stream::Stdout, b"one");
+    assert_eq!(rest(&mut reader).len(), 1);
+    log.rotate();
+    log.write(Stream::Stdout, b"two");
+    log.rotate();
+    log.write(Stream::Stderr, b"three");
+    log.dir.remove_before(u64::MAX).unwrap();
+    let left = rest(&mut reader);
+    assert_eq!(left, log.records[2..]);
+}
+
+#[test]
+fn a_missing_log_is_an_empty_one() {
+    let dir = SegmentDir::new("/nonexistent/log");
+    assert_eq!(dir.end().unwrap(), 0);
+    assert_eq!(dir.whole_end().unwrap(), 0);
+    assert_eq!(dir.align(7).unwrap(), 0);
+    assert_eq!(dir.tail(10).unwrap().offset, 0);
+    assert!(Reader::new(dir.clone(), 0).next_record().unwrap().is_none());
+    assert!(Shipper::new(dir, 0).next_chunk(&mut [0; 8]).unwrap().is_none());
+}
+
+#[test]
+fn foreign_files_in_the_directory_are_ignored() {
+    let mut log = Log::new();
+    log.write(Stream::Stdout, b"one");
+    for name in ["notes.txt", "1.seg", "000000000000000000x1.seg", "00000000000000000099.tmp"] {
+        fs::write(log.dir.path().join(name), "not ours").unwrap();
+    }
+    assert_eq!(log.dir.starts().unwrap(), [0]);
+}
+
+impl Appender {
+    fn dir_starts(&self) -> Vec<u64> {
+        self.dir.starts().unwrap()
+    }
+}

@@ -1,0 +1,233 @@
+//! What server and agent say to each other on the control stream: one JSON object a line.
+//!
+//! Old and new versions meet here. Unknown fields are ignored, an unknown kind is answered [`ToAgent::Unsupported`]
+//! or [`ToServer::Unsupported`] and otherwise changes nothing, and both hellos carry versions. A field is never
+//! given a new meaning: a new one is added.
+//!
+//! Every message about a task names its attempt (it is part of the [`TaskId`]), so a late one cannot touch a newer
+//! attempt. Repeating a message is harmless: after a lost connection both sides say again what they know.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use muster_model::bundle::Manifest;
+use muster_model::node::Capacity;
+use muster_model::task::{Address, TaskEnd};
+use muster_model::{BundleId, JobId, NodeId, TaskId};
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol; raised when a peer must know the difference.
+pub const PROTOCOL: u32 = 1;
+
+/// From agent to server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ToServer {
+    /// The first message of a connection: who this is and what is on the node.
+    Hello(Box<Hello>),
+    /// A task is prepared and waits for its gang.
+    Ready {
+        /// The task.
+        task: TaskId,
+        /// Where peers reach it.
+        address: Address,
+    },
+    /// A task's command started.
+    Started {
+        /// The task.
+        task: TaskId,
+        /// When.
+        at: Timestamp,
+    },
+    /// A task is over and nothing of it is left running. Repeated on every connection until the server says
+    /// [`ToAgent::Forget`].
+    Ended {
+        /// The task.
+        task: TaskId,
+        /// How.
+        end: TaskEnd,
+        /// When.
+        at: Timestamp,
+    },
+    /// Still here; sent when nothing else was for a while.
+    Ping,
+    /// A message of this kind is not known here.
+    Unsupported {
+        /// The kind.
+        what: String,
+    },
+}
+
+/// Who an agent is and what it has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// The agent's version, for people.
+    pub version: String,
+    /// Which binary it is, by the metadata of its file.
+    pub build: String,
+    /// The node it serves.
+    pub node: NodeId,
+    /// Made anew whenever the agent's directory is: a node that lost its records is not the node it was.
+    pub incarnation: String,
+    /// The agent's process.
+    pub pid: u32,
+    /// The host's name.
+    pub host: String,
+    /// What the node has.
+    pub capacity: Capacity,
+    /// Every task the agent knows of, also those that ended and were not yet forgotten.
+    pub tasks: Vec<TaskReport>,
+}
+
+/// What an agent knows of one task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskReport {
+    /// The task.
+    pub task: TaskId,
+    /// How far it is.
+    pub phase: ReportPhase,
+}
+
+/// How far a task is, as its node sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum ReportPhase {
+    /// It is being prepared.
+    Preparing,
+    /// It waits for its gang.
+    Ready {
+        /// Where peers reach it.
+        address: Address,
+    },
+    /// Its command runs.
+    Running {
+        /// Since when.
+        at: Timestamp,
+    },
+    /// It is over.
+    Ended {
+        /// How.
+        end: TaskEnd,
+        /// When.
+        at: Timestamp,
+        /// When its command had started, if it did.
+        started_at: Option<Timestamp>,
+    },
+}
+
+/// From server to agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ToAgent {
+    /// The answer to a hello that was accepted.
+    Welcome {
+        /// [`PROTOCOL`] as the server speaks it.
+        protocol: u32,
+    },
+    /// Make everything a task needs, then say [`ToServer::Ready`]. A task already known is reported again.
+    Prepare(Box<Prepare>),
+    /// The gang is whole: start. A task already started is reported again.
+    Launch(Box<Launch>),
+    /// End a task: SIGTERM, then after the grace SIGKILL for all that is left. Answered by [`ToServer::Ended`], also
+    /// for a task that never started or is not known here.
+    Stop {
+        /// The task.
+        task: TaskId,
+        /// How long it may take.
+        grace_ms: u64,
+    },
+    /// The server has the end and the whole log on disk: the record and the log may go. Its files stay.
+    Forget {
+        /// The task.
+        task: TaskId,
+    },
+    /// The job was removed: whatever is left of its tasks goes.
+    Remove {
+        /// The job.
+        job: JobId,
+    },
+    /// Start the binary at this path in place of this process; tasks go on.
+    Upgrade {
+        /// The new binary.
+        path: String,
+    },
+    /// End the agent, if no task runs.
+    Shutdown,
+    /// Still here.
+    Ping,
+    /// A message of this kind is not known here.
+    Unsupported {
+        /// The kind.
+        what: String,
+    },
+}
+
+/// What a node needs to know before the gang's addresses are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Prepare {
+    /// The task.
+    pub task: TaskId,
+    /// The code to unpack into its working directory.
+    pub bundle: Option<Bundle>,
+    /// Run in this directory of the node itself, not in a copy of the bundle.
+    pub in_place: Option<String>,
+    /// How many free ports to find.
+    pub ports: u32,
+    /// The node's devices it was given.
+    pub devices: Vec<u32>,
+    /// The most memory it may use.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A bundle and what it is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bundle {
+    /// Its name.
+    pub id: BundleId,
+    /// Its pieces.
+    pub manifest: Manifest,
+}
+
+/// What a task runs, once the gang is whole. The agent adds what only the node knows: `MUSTER_OUTPUT_DIR` and the
+/// visible devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The task.
+    pub task: TaskId,
+    /// Its whole environment.
+    pub env: BTreeMap<String, String>,
+    /// A script to run first.
+    pub setup: Option<Vec<String>>,
+    /// What to run.
+    pub command: Vec<String>,
+    /// The longest it may run.
+    pub timeout_ms: Option<u64>,
+    /// How long it may take to end after SIGTERM when it runs out of time.
+    pub grace_ms: u64,
+}
+
+/// The first line of a bulk stream: what it carries.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "stream", rename_all = "snake_case")]
+pub enum StreamHeader {
+    /// Opened by the agent. The server answers one line, [`LogHave`]; then the agent sends frames
+    /// ([`crate::frame`]) and the server one 8-byte little-endian acknowledged offset after each write.
+    Log {
+        /// Whose log.
+        task: TaskId,
+    },
+    /// Opened by the agent. The server answers with the chunks' bytes, one after the other, in the order asked.
+    Chunks {
+        /// Which.
+        chunks: Vec<muster_model::bundle::Chunk>,
+    },
+}
+
+/// How much of a task's log the server already has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogHave {
+    /// Bytes, from the start of the task's records.
+    pub offset: u64,
+}
