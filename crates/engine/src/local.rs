@@ -1,0 +1,165 @@
+//! This machine as a node: one agent process, detached, so that it outlives the server that started it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use muster_model::NodeId;
+use rustix::fs::FlockOperation;
+
+use crate::{AgentStatus, Capabilities, Engine, Error, Family, StartRequest};
+
+/// The name of this machine as a node. There is one for each data directory.
+pub const NODE: &str = "node_local";
+/// A local agent is restarted at once when it dies, so silence this long means it cannot be.
+const LOST_AFTER: Duration = Duration::from_secs(30);
+
+/// How to start the agent.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The agent's directory.
+    pub dir: PathBuf,
+    /// The muster binary.
+    pub exe: PathBuf,
+    /// What the binary is started with; the app knows its own command line. Must hold no secret.
+    pub arguments: Vec<String>,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Local {
+    options: Options,
+    capabilities: Capabilities,
+    node: NodeId,
+}
+
+impl Local {
+    /// An engine whose only node is this machine.
+    pub fn new(options: Options) -> Self {
+        let node = NODE.parse().expect("the constant is a node id");
+        let capabilities = Capabilities {
+            name: "local",
+            family: Family::Fleet,
+            submitter_environment: true,
+            in_place: true,
+            images: false,
+            volumes: false,
+            lost_after: LOST_AFTER,
+        };
+        Self { options, capabilities, node }
+    }
+
+    /// Where the agent finds its token.
+    pub fn token_file(dir: &std::path::Path) -> PathBuf {
+        dir.join("token")
+    }
+
+    fn start_blocking(&self, token: &str) -> io::Result<()> {
+        let dir = &self.options.dir;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        write_private(&Self::token_file(dir), token)?;
+        if self.is_running()? {
+            return Ok(());
+        }
+        let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join("agent.log"))?;
+        let mut child = Command::new(&self.options.exe)
+            .args(&self.options.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .current_dir("/")
+            .spawn()?;
+        // Whoever loses the race for the agent's lock ends at once; either way someone must collect the exit status,
+        // and this thread costs nothing while the agent lives.
+        std::thread::Builder::new()
+            .name("agent-reaper".into())
+            .stack_size(64 * 1024)
+            .spawn(move || {
+                let status = child.wait();
+                tracing::info!(?status, "the local agent ended");
+            })
+            .map(drop)
+    }
+
+    /// The agent holds a lock on its directory for as long as it lives, so nobody has to trust a process id.
+    fn is_running(&self) -> io::Result<bool> {
+        let lock = match File::open(self.options.dir.join("agent.lock")) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn stop_blocking(&self) -> io::Result<()> {
+        if !self.is_running()? {
+            return Ok(());
+        }
+        let lock = File::open(self.options.dir.join("agent.lock"))?;
+        let record: serde_json::Value =
+            serde_json::from_slice(&fs::read(self.options.dir.join("agent.json"))?)?;
+        let pid =
+            record["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
+        if let Some(pid) = pid {
+            match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        // The lock is free when the agent is gone: an event, not a poll.
+        Ok(rustix::fs::flock(&lock, FlockOperation::LockShared)?)
+    }
+}
+
+/// Replaces a file that only its user may read.
+fn write_private(path: &std::path::Path, text: &str) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(temporary, path)
+}
+
+#[async_trait]
+impl Engine for Local {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeId>, Error> {
+        Ok(vec![self.node.clone()])
+    }
+
+    async fn start(&self, request: &StartRequest) -> Result<(), Error> {
+        self.start_blocking(&request.token).map_err(|error| Error::retryable("start the local agent", error))
+    }
+
+    async fn status(&self, nodes: &[NodeId]) -> Result<Vec<AgentStatus>, Error> {
+        let running =
+            self.is_running().map_err(|error| Error::retryable("look for the local agent", error))?;
+        let status = |node: &NodeId| match running && *node == self.node {
+            true => AgentStatus::Running,
+            false => AgentStatus::Gone,
+        };
+        Ok(nodes.iter().map(status).collect())
+    }
+
+    async fn stop(&self, _node: &NodeId) -> Result<(), Error> {
+        let this = Self {
+            options: self.options.clone(),
+            capabilities: self.capabilities.clone(),
+            node: self.node.clone(),
+        };
+        tokio::task::spawn_blocking(move || this.stop_blocking())
+            .await
+            .map_err(|error| Error::retryable("stop the local agent", io::Error::other(error)))?
+            .map_err(|error| Error::retryable("stop the local agent", error))
+    }
+}

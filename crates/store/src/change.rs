@@ -1,0 +1,127 @@
+//! What can be written, as data. A batch of these is one transaction.
+
+use std::collections::BTreeMap;
+
+use muster_model::bundle::Manifest;
+use muster_model::node::Capacity;
+use muster_model::{BundleId, Job, JobId, JobSpec, NodeId, Timestamp};
+use serde_json::Value;
+
+/// One thing to write.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A job that was just accepted.
+    NewJob(Box<NewJob>),
+    /// A job that has moved, with what moved in its gang. Refused as stale unless the stored job still is of the
+    /// generation the decision was based on. Between two writes a job may begin at most one attempt.
+    Job {
+        /// The generation the stored job must have.
+        before_generation: u64,
+        /// The job as it is now.
+        job: Box<Job>,
+        /// The ranks whose task differs from what is stored.
+        touched: Vec<u32>,
+        /// When it moved: the attempt's start or end, if it began or ended one.
+        at: Timestamp,
+    },
+    /// Something that happened.
+    Event(NewEvent),
+    /// A job goes, with everything that hangs on it: attempts, tasks, events, environment, and its spec if no other
+    /// job has it. Its children must have gone before.
+    RemoveJob(JobId),
+    /// A node as it is now.
+    Node(Box<NodeRow>),
+    /// A bundle whose chunks are all there. One that is stored already stays as it is.
+    Bundle {
+        /// Its name.
+        id: BundleId,
+        /// Its pieces.
+        manifest: Manifest,
+        /// When it was complete.
+        at: Timestamp,
+    },
+    /// Requests older than this may be repeated as new ones.
+    ForgetIdempotency {
+        /// Keys used before this moment go.
+        before: Timestamp,
+    },
+}
+
+/// A job that was just accepted, with everything that never changes about it.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    /// The job.
+    pub job: Job,
+    /// What people call it.
+    pub name: String,
+    /// Who submitted it.
+    pub owner: String,
+    /// Whom it counts for.
+    pub workspace: String,
+    /// What was asked for. Stored once, however many jobs share it.
+    pub spec: JobSpec,
+    /// The job it is a part of.
+    pub parent: Option<JobId>,
+    /// Its place among the parent's children.
+    pub index: Option<u32>,
+    /// Its code; the bundle must be stored already, or earlier in the same batch.
+    pub bundle: Option<BundleId>,
+    /// The submitter's environment.
+    pub environment: Option<BTreeMap<String, String>>,
+    /// The key of the request that made it, and the request's digest.
+    pub idempotency: Option<(String, String)>,
+    /// When it was accepted.
+    pub submitted_at: Timestamp,
+}
+
+/// Something that happened, to a job or to the server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// The job it happened to.
+    pub job: Option<JobId>,
+    /// The attempt it belongs to.
+    pub attempt: Option<u32>,
+    /// When.
+    pub at: Timestamp,
+    /// What: `submitted`, `starting`, …
+    pub kind: String,
+    /// The details of this kind.
+    pub body: Value,
+}
+
+/// A node as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeRow {
+    /// Its id.
+    pub id: NodeId,
+    /// The engine that offers it.
+    pub engine: String,
+    /// The name its engine gave it.
+    pub name: String,
+    /// The machine's host name.
+    pub host: String,
+    /// Which life of the agent's records this is; absent before its first hello.
+    pub incarnation: Option<String>,
+    /// What it has.
+    pub capacity: Capacity,
+    /// What its token must hash to.
+    pub token_hash: Option<String>,
+    /// When its agent last spoke.
+    pub last_seen_at: Option<Timestamp>,
+}
+
+/// What a batch became.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Committed {
+    /// The number of each new event, in the order of the batch.
+    pub events: Vec<u64>,
+    /// The number of each new job, in the order of the batch.
+    pub jobs: Vec<u64>,
+}
+
+impl Committed {
+    /// The number of the last event written, if there was one.
+    pub fn last_event(&self) -> Option<u64> {
+        self.events.last().copied()
+    }
+}

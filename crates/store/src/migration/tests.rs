@@ -1,0 +1,118 @@
+//! Fresh files, old files, files from the future, files that are something else.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::{ALL, Migration, migrate};
+use crate::connection::open_writer;
+use crate::error::{Class, Error};
+use crate::fixture::{Fixture, new_job};
+use crate::store::Store;
+
+const FIRST: Migration = Migration { number: 1, name: "first", sql: "CREATE TABLE a (x)" };
+const SECOND: Migration = Migration { number: 2, name: "second", sql: "INSERT INTO a VALUES (1)" };
+
+fn open(dir: &Path) -> Connection {
+    open_writer(&dir.join(Store::FILE)).unwrap()
+}
+
+fn rows(connection: &Connection, sql: &str) -> i64 {
+    connection.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_fresh_database_has_every_migration_and_an_old_one_keeps_its_jobs() {
+    let mut store = Fixture::new();
+    assert_eq!(store.count("migration"), ALL.len() as u64);
+    let job = store.add(new_job(1)).job;
+    let store = store.reopen();
+    assert_eq!(store.count("migration"), ALL.len() as u64);
+    assert_eq!(store.readers.job(&job.id).unwrap().unwrap().job, job);
+}
+
+#[test]
+fn only_what_is_missing_is_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut connection = open(dir.path());
+    migrate(&mut connection, &[FIRST]).unwrap();
+    for _ in 0..2 {
+        migrate(&mut connection, &[FIRST, SECOND]).unwrap();
+        assert_eq!(rows(&connection, "SELECT count(*) FROM a"), 1);
+    }
+}
+
+#[test]
+fn a_migration_that_fails_leaves_nothing_behind() {
+    const BROKEN: Migration =
+        Migration { number: 2, name: "broken", sql: "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)" };
+    let dir = tempfile::tempdir().unwrap();
+    let mut connection = open(dir.path());
+    assert!(migrate(&mut connection, &[FIRST, BROKEN]).is_err());
+    assert_eq!(rows(&connection, "SELECT count(*) FROM a"), 0);
+    migrate(&mut connection, &[FIRST, SECOND]).unwrap();
+}
+
+#[test]
+fn a_database_of_a_newer_muster_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    migrate(&mut open(dir.path()), &[FIRST, SECOND]).unwrap();
+    let error = migrate(&mut open(dir.path()), &[FIRST]).unwrap_err();
+    assert!(matches!(error, Error::Newer { found: 2, known: 1 }), "{error}");
+    assert_eq!(error.class(), Class::Terminal);
+}
+
+#[test]
+fn an_edited_migration_is_refused() {
+    const EDITED: Migration = Migration { sql: "CREATE TABLE a (x, y)", ..FIRST };
+    let dir = tempfile::tempdir().unwrap();
+    migrate(&mut open(dir.path()), &[FIRST]).unwrap();
+    let error = migrate(&mut open(dir.path()), &[EDITED, SECOND]).unwrap_err();
+    assert!(matches!(&error, Error::Edited { number: 1, name } if name == "first"), "{error}");
+    assert_eq!(rows(&open(dir.path()), "SELECT count(*) FROM a"), 0);
+}
+
+#[test]
+fn migrations_are_numbered_from_one_without_a_gap() {
+    assert!(ALL.iter().map(|migration| migration.number).eq(1..=ALL.len() as u32));
+}
+
+#[test]
+fn another_file_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(Store::FILE);
+    let text = "not a database ".repeat(100);
+    fs::write(&path, &text).unwrap();
+    let error = Store::open(dir.path()).unwrap_err();
+    assert_eq!(
+        (error.class(), error.to_string().as_str()),
+        (Class::Terminal, "cannot open the database: the database is damaged")
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Store::open(&dir.path().join("gone")).unwrap_err();
+    assert_eq!(error.class(), Class::NotFound);
+    assert!(error.to_string().ends_with("gone/muster.db"), "{error}");
+}
+
+#[test]
+fn the_files_are_its_users_alone_even_if_they_were_not() {
+    let mut store = Fixture::new();
+    fs::set_permissions(store.dir.path().join(Store::FILE), Permissions::from_mode(0o644)).unwrap();
+    store = store.reopen();
+    store.add(new_job(1));
+    let mut names = Vec::new();
+    for entry in fs::read_dir(store.dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.path());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["muster.db", "muster.db-shm", "muster.db-wal"]);
+}

@@ -1,0 +1,116 @@
+//! Questions. A small pool of read-only connections answers them, each from a snapshot of its own, so that a
+//! reader never makes the writer wait, nor the writer a reader.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use crate::connection;
+use crate::error::Result;
+
+pub(crate) mod bundle;
+pub(crate) mod event;
+pub(crate) mod job;
+pub(crate) mod list;
+mod node;
+pub(crate) mod request;
+pub(crate) mod resolve;
+#[cfg(test)]
+mod tests;
+
+/// As many questions are answered at once; further ones wait. Questions take a millisecond, and each connection
+/// costs an idle server memory.
+const MOST: usize = 4;
+
+/// Answers questions. A clone asks through the same connections.
+#[derive(Clone)]
+pub struct Readers {
+    pool: Arc<Pool>,
+}
+
+struct Pool {
+    path: PathBuf,
+    connections: Mutex<Connections>,
+    returned: Condvar,
+}
+
+struct Connections {
+    idle: Vec<Connection>,
+    opened: usize,
+}
+
+/// A connection on loan.
+pub(crate) struct Reader<'a> {
+    pool: &'a Pool,
+    connection: Option<Connection>,
+}
+
+impl Readers {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        let connections = Mutex::new(Connections { idle: Vec::new(), opened: 0 });
+        Self { pool: Arc::new(Pool { path, connections, returned: Condvar::new() }) }
+    }
+
+    /// Takes a connection, opens one, or waits for one to come back.
+    pub(crate) fn reader(&self) -> Result<Reader<'_>> {
+        let pool = &*self.pool;
+        let full = |connections: &mut Connections| connections.idle.is_empty() && connections.opened >= MOST;
+        let mut connections =
+            pool.returned.wait_while(pool.lock(), full).unwrap_or_else(PoisonError::into_inner);
+        let idle = connections.idle.pop();
+        connections.opened += usize::from(idle.is_none());
+        drop(connections);
+        // From here on the loan counts as open, and dropping it gives the place back, also if opening fails.
+        let mut reader = Reader { pool, connection: idle };
+        if reader.connection.is_none() {
+            reader.connection = Some(connection::open_reader(&pool.path)?);
+        }
+        Ok(reader)
+    }
+}
+
+impl Pool {
+    /// A panic between lock and unlock cannot leave the list in a half-changed state, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Reader<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.as_ref().expect("a loan is given out only with a connection")
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let mut connections = self.pool.lock();
+        match self.connection.take() {
+            Some(connection) => connections.idle.push(connection),
+            None => connections.opened -= 1,
+        }
+        drop(connections);
+        self.pool.returned.notify_one();
+    }
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("path", &self.pool.path).finish_non_exhaustive()
+    }
+}
+
+/// The row with this key, if there is one.
+fn one<T>(
+    connection: &Connection,
+    sql: &str,
+    key: &str,
+    read: impl FnOnce(&Row) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    connection.prepare_cached(sql)?.query_row([key], read).optional()
+}

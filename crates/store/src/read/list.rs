@@ -1,0 +1,174 @@
+//! Lists of jobs, newest first, and counts of them.
+//!
+//! A page begins where the last one ended (`seq < ?`), never at an offset: its cost does not grow with the jobs
+//! before it. Nothing of a spec's JSON is parsed.
+
+use muster_model::spec::Kind;
+use muster_model::{JobId, Reason, State, Timestamp};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Result, Row, params_from_iter};
+
+use super::Readers;
+use super::job::words;
+use crate::error::{self, doing};
+use crate::row::{Columns, count};
+
+/// Which jobs to list; an empty one is all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobFilter {
+    /// Only jobs in one of these states; any when empty.
+    pub states: Vec<State>,
+    /// Only jobs of this name.
+    pub name: Option<String>,
+    /// Only jobs of this person.
+    pub owner: Option<String>,
+    /// Only jobs that count for this workspace.
+    pub workspace: Option<String>,
+    /// Only jobs before this one: the last of the page before.
+    pub before_seq: Option<u64>,
+}
+
+/// A job in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSummaryRow {
+    /// Its place in the order of submission; the cursor for the next page.
+    pub seq: u64,
+    /// Its id.
+    pub id: JobId,
+    /// What people call it.
+    pub name: String,
+    /// What kind of job it is.
+    pub kind: Kind,
+    /// Who submitted it.
+    pub owner: String,
+    /// Whom it counts for.
+    pub workspace: String,
+    /// Where it is.
+    pub state: State,
+    /// Why it is there.
+    pub reason: Option<Reason>,
+    /// The rank whose failure came first.
+    pub failed_rank: Option<u32>,
+    /// Kept in the queue until released.
+    pub hold: bool,
+    /// The current or last attempt, from 1; 0 before the first.
+    pub attempt: u32,
+    /// Not before this moment, while it waits between attempts.
+    pub eligible_at: Option<Timestamp>,
+    /// What `muster run` exits with, once it is over.
+    pub exit_code: Option<i32>,
+    /// Where it runs, as written.
+    pub on: String,
+    /// The size of its gang.
+    pub nodes: u32,
+    /// Devices on each node, as asked for.
+    pub gpus: Option<String>,
+    /// What it runs, as typed.
+    pub command: String,
+    /// When it was accepted.
+    pub submitted_at: Timestamp,
+    /// When its gang was running whole.
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// The order [`read_summary`] reads in. CROSS JOIN: the planner must not begin with the specs.
+const SUMMARY: &str = "
+    SELECT
+        job.seq, job.id, job.name, job.kind, job.owner, job.workspace, job.state, job.reason, job.failed_rank,
+        job.hold, job.attempt, job.eligible_at, job.exit_code, job.target, spec.nodes, spec.gpus, spec.command,
+        job.submitted_at, job.started_at, job.ended_at
+    FROM job CROSS JOIN spec ON spec.id = job.spec";
+const COUNTS: &str = "SELECT state, count(*) FROM job GROUP BY state";
+
+impl Readers {
+    /// Jobs, newest first, at most `limit` of them.
+    pub fn jobs(&self, filter: &JobFilter, limit: u32) -> error::Result<Vec<JobSummaryRow>> {
+        let reader = self.reader()?;
+        jobs(&reader, filter, limit).map_err(doing("list jobs"))
+    }
+
+    /// How many jobs are in each state; a state without jobs is left out.
+    pub fn counts_by_state(&self) -> error::Result<Vec<(State, u64)>> {
+        let reader = self.reader()?;
+        counts_by_state(&reader).map_err(doing("count jobs"))
+    }
+}
+
+fn jobs(connection: &Connection, filter: &JobFilter, limit: u32) -> Result<Vec<JobSummaryRow>> {
+    let (sql, parameters) = query(filter, limit);
+    let mut statement = connection.prepare_cached(&sql)?;
+    statement.query_map(params_from_iter(parameters), read_summary)?.collect()
+}
+
+/// The query of a page. Which index serves it is chosen here: the planner knows nothing of how many jobs are over.
+pub(super) fn query(filter: &JobFilter, limit: u32) -> (String, Vec<Value>) {
+    let mut parameters = vec![Value::from(limit), Value::from(filter.before_seq.map_or(i64::MAX, count))];
+    let mut conditions = vec!["job.seq < ?2".to_owned()];
+    for (column, wanted) in
+        [("name", &filter.name), ("owner", &filter.owner), ("workspace", &filter.workspace)]
+    {
+        if let Some(wanted) = wanted {
+            parameters.push(Value::from(wanted.clone()));
+            conditions.push(format!("job.{column} = ?{}", parameters.len()));
+        }
+    }
+    // A name has few jobs, so its index serves best; their states are looked at one by one.
+    if filter.states.is_empty() || filter.name.is_some() {
+        if !filter.states.is_empty() {
+            conditions.push(format!("+job.state IN ({})", words(filter.states.iter())));
+        }
+        let conditions = conditions.join(" AND ");
+        return (format!("{SUMMARY} WHERE {conditions} ORDER BY job.seq DESC LIMIT ?1"), parameters);
+    }
+    (by_state(&filter.states, &conditions.join(" AND ")), parameters)
+}
+
+/// The newest of each state, then the newest of those: no more than a page of each state is ever read, however many
+/// jobs are over.
+fn by_state(states: &[State], conditions: &str) -> String {
+    let newest = |state: &State| {
+        format!(
+            "SELECT seq FROM (SELECT seq FROM job WHERE job.state = '{state}' AND {conditions} \
+             ORDER BY job.seq DESC LIMIT ?1)"
+        )
+    };
+    let union = states.iter().map(newest).collect::<Vec<_>>().join(" UNION ALL ");
+    format!("{SUMMARY} WHERE job.seq IN ({union}) ORDER BY job.seq DESC LIMIT ?1")
+}
+
+fn counts_by_state(connection: &Connection) -> Result<Vec<(State, u64)>> {
+    let mut statement = connection.prepare_cached(COUNTS)?;
+    let rows = statement.query_map([], |row| {
+        let columns = &mut Columns::new(row);
+        Ok((columns.parsed()?, columns.count()?))
+    })?;
+    rows.collect()
+}
+
+fn read_summary(row: &Row) -> Result<JobSummaryRow> {
+    let columns = &mut Columns::new(row);
+    Ok(JobSummaryRow {
+        seq: columns.count()?,
+        id: columns.parsed()?,
+        name: columns.plain()?,
+        kind: columns.word()?,
+        owner: columns.plain()?,
+        workspace: columns.plain()?,
+        state: columns.parsed()?,
+        reason: columns.optional_json()?,
+        failed_rank: columns.plain()?,
+        hold: columns.plain()?,
+        attempt: columns.plain()?,
+        eligible_at: columns.optional_time()?,
+        exit_code: columns.plain()?,
+        on: columns.plain()?,
+        nodes: columns.plain()?,
+        gpus: columns.plain()?,
+        command: columns.plain()?,
+        submitted_at: columns.time()?,
+        started_at: columns.optional_time()?,
+        ended_at: columns.optional_time()?,
+    })
+}

@@ -1,0 +1,83 @@
+//! The one writer: a batch of changes is one transaction, and so one sync of the disk.
+//!
+//! Nothing here chooses what to write. A change whose fence does not hold, or that the database's own rules refuse,
+//! ends the batch, and nothing of it is stored.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::change::{Change, Committed};
+use crate::error::{Result, doing};
+
+mod bundle;
+mod event;
+mod job;
+mod node;
+mod request;
+#[cfg(test)]
+mod tests;
+
+/// The only way to change the database.
+#[derive(Debug)]
+pub struct Writer {
+    connection: Connection,
+}
+
+impl Writer {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { connection }
+    }
+
+    /// Writes all of a batch, or nothing. When it returns, the batch is on disk; when it fails, the writer can be
+    /// used again, and the error's class says whether the same batch may work then.
+    pub fn commit(&mut self, changes: &[Change]) -> Result<Committed> {
+        // Immediate: a batch that finds the database held fails before it has done any work. Dropping the
+        // transaction on any error below rolls it back, also where SQLite has already done so by itself.
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(doing("begin a write"))?;
+        let mut committed = Committed::default();
+        for change in changes {
+            write(&transaction, change, &mut committed)?;
+        }
+        transaction.commit().map_err(doing("commit a write"))?;
+        Ok(committed)
+    }
+
+    /// Moves everything from the log into the database file and empties the log: for quiet moments, so that what
+    /// was removed is also gone from the disk. Never waits for readers; `false` says that one was in the way.
+    pub fn checkpoint(&mut self) -> Result<bool> {
+        let truncate = |connection: &Connection| {
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))
+        };
+        self.connection.busy_timeout(Duration::ZERO).map_err(doing("empty the log"))?;
+        let busy = truncate(&self.connection);
+        self.connection.busy_timeout(crate::connection::BUSY).map_err(doing("empty the log"))?;
+        Ok(!busy.map_err(doing("empty the log"))?)
+    }
+}
+
+fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) -> Result<()> {
+    match change {
+        Change::NewJob(new) => {
+            committed.jobs.push(job::insert(transaction, new).map_err(doing("store a new job"))?);
+        }
+        Change::Job { before_generation, job, touched, at } => {
+            job::update(transaction, *before_generation, job, touched, *at)?;
+        }
+        Change::Event(event) => {
+            committed.events.push(event::insert(transaction, event).map_err(doing("store an event"))?);
+        }
+        Change::RemoveJob(id) => job::remove(transaction, id)?,
+        Change::Node(node) => node::put(transaction, node).map_err(doing("store a node"))?,
+        Change::Bundle { id, manifest, at } => {
+            bundle::insert(transaction, id, manifest, *at).map_err(doing("store a bundle"))?;
+        }
+        Change::ForgetIdempotency { before } => {
+            request::forget(transaction, *before).map_err(doing("forget old requests"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Jobs, their attempts and their gangs.
+
+use muster_model::{Job, JobId, JobSpec, State, Task, Timestamp};
+use rusqlite::{OptionalExtension, Result, Transaction, params};
+
+use super::request;
+use crate::change::NewJob;
+use crate::error::{Error, doing};
+use crate::row::{count, json, optional_json, time, word};
+
+const FIND_SPEC: &str = "SELECT id FROM spec WHERE digest = ?1";
+const INSERT_SPEC: &str = "INSERT INTO spec (digest, body, nodes, gpus, command) VALUES (?1, ?2, ?3, ?4, ?5)";
+const INSERT_JOB: &str = "
+    INSERT INTO job (
+        id, name, kind, owner, workspace, spec, parent, array_index, priority, target, bundle, submitted_at,
+        state, ending, reason, failed_rank, hold, attempt, retried, eligible_at, generation, exit_code, started_at,
+        ended_at
+    ) VALUES (
+        ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24
+    )";
+const UPDATE_JOB: &str = "
+    UPDATE job SET
+        state = ?3, ending = ?4, reason = ?5, failed_rank = ?6, hold = ?7, attempt = ?8, retried = ?9,
+        eligible_at = ?10, generation = ?11, exit_code = ?12, started_at = ?13, ended_at = ?14
+    WHERE id = ?1 AND generation = ?2";
+const BEGIN_ATTEMPT: &str = "
+    INSERT INTO attempt (job, number, started_at) VALUES (?1, ?2, ?3) ON CONFLICT (job, number) DO NOTHING";
+const END_ATTEMPT: &str = "
+    UPDATE attempt SET ended_at = ?3, reason = ?4, failed_rank = ?5
+    WHERE job = ?1 AND number = ?2 AND ended_at IS NULL";
+const PUT_TASK: &str = "
+    INSERT INTO task (job, attempt, rank, node, devices, phase, address, \"end\", started_at, ended_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+    ON CONFLICT (job, attempt, rank) DO UPDATE SET
+        node = ?4, devices = ?5, phase = ?6, address = ?7, \"end\" = ?8, started_at = ?9, ended_at = ?10";
+const REMOVE_JOB: &str = "DELETE FROM job WHERE id = ?1 RETURNING spec";
+const REMOVE_UNUSED_SPEC: &str =
+    "DELETE FROM spec WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM job WHERE spec = ?1)";
+
+/// Stores a new job and all that belongs to it; its number comes back.
+pub(super) fn insert(transaction: &Transaction, new: &NewJob) -> Result<u64> {
+    let spec = spec_id(transaction, &new.spec)?;
+    let job = &new.job;
+    transaction.prepare_cached(INSERT_JOB)?.execute(params![
+        job.id.as_str(),
+        new.name,
+        word(&new.spec.kind)?,
+        new.owner,
+        new.workspace,
+        spec,
+        new.parent.as_ref().map(JobId::as_str),
+        new.index,
+        new.spec.priority,
+        new.spec.on.to_string(),
+        new.bundle.as_ref().map(|id| id.as_str()),
+        time(new.submitted_at),
+        job.state.as_str(),
+        optional_json(job.ending.as_ref())?,
+        optional_json(job.reason.as_ref())?,
+        job.failed_rank,
+        job.hold,
+        job.attempt,
+        job.retried,
+        job.eligible_at.map(time),
+        count(job.generation),
+        job.exit_code(),
+        job.started_at.map(time),
+        job.ended_at.map(time),
+    ])?;
+    let seq = transaction.last_insert_rowid().cast_unsigned();
+    request::insert(transaction, new)?;
+    // A job is stored before it is first tried; one that was tried all the same loses nothing.
+    write_attempt(transaction, job, &job.ranks(|_| true), new.submitted_at)?;
+    Ok(seq)
+}
+
+/// Finds or makes the row of a spec.
+fn spec_id(transaction: &Transaction, spec: &JobSpec) -> Result<i64> {
+    let body = json(spec)?;
+    let digest = blake3::hash(body.as_bytes()).to_hex();
+    let found =
+        transaction.prepare_cached(FIND_SPEC)?.query_row([digest.as_str()], |row| row.get(0)).optional()?;
+    if let Some(id) = found {
+        return Ok(id);
+    }
+    let gpus = spec.resources.gpus.as_ref().map(ToString::to_string);
+    let row = params![digest.as_str(), body, spec.nodes, gpus, spec.command.to_string()];
+    transaction.prepare_cached(INSERT_SPEC)?.execute(row)?;
+    Ok(transaction.last_insert_rowid())
+}
+
+/// Stores a job that has moved, if the stored one is of the generation it moved from.
+pub(super) fn update(
+    transaction: &Transaction,
+    before_generation: u64,
+    job: &Job,
+    touched: &[u32],
+    at: Timestamp,
+) -> Result<(), Error> {
+    let changed = update_row(transaction, before_generation, job).map_err(doing("store a job"))?;
+    if changed == 0 {
+        return Err(Error::Stale { job: job.id.clone() });
+    }
+    write_attempt(transaction, job, touched, at).map_err(doing("store a job's attempt"))
+}
+
+fn update_row(transaction: &Transaction, before_generation: u64, job: &Job) -> Result<usize> {
+    transaction.prepare_cached(UPDATE_JOB)?.execute(params![
+        job.id.as_str(),
+        count(before_generation),
+        job.state.as_str(),
+        optional_json(job.ending.as_ref())?,
+        optional_json(job.reason.as_ref())?,
+        job.failed_rank,
+        job.hold,
+        job.attempt,
+        job.retried,
+        job.eligible_at.map(time),
+        count(job.generation),
+        job.exit_code(),
+        job.started_at.map(time),
+        job.ended_at.map(time),
+    ])
+}
+
+/// Stores the current attempt: its row when it begins, the tasks that changed, and its end when it is over.
+fn write_attempt(transaction: &Transaction, job: &Job, touched: &[u32], at: Timestamp) -> Result<()> {
+    if job.attempt == 0 {
+        return Ok(());
+    }
+    let id = job.id.as_str();
+    transaction.prepare_cached(BEGIN_ATTEMPT)?.execute(params![id, job.attempt, time(at)])?;
+    for rank in touched {
+        if let Some(task) = job.tasks.get(*rank as usize) {
+            put_task(transaction, job, *rank, task)?;
+        }
+    }
+    if !State::HOLDS_RESOURCES.contains(&job.state) {
+        // Only the first write after the end finds it open: what happens to a waiting job later is no part of it.
+        let reason = optional_json(job.reason.as_ref())?;
+        let statement = &mut transaction.prepare_cached(END_ATTEMPT)?;
+        statement.execute(params![id, job.attempt, time(at), reason, job.failed_rank])?;
+    }
+    Ok(())
+}
+
+fn put_task(transaction: &Transaction, job: &Job, rank: u32, task: &Task) -> Result<()> {
+    transaction.prepare_cached(PUT_TASK)?.execute(params![
+        job.id.as_str(),
+        job.attempt,
+        rank,
+        task.placement.node.as_str(),
+        json(&task.placement.devices)?,
+        word(&task.phase)?,
+        optional_json(task.address.as_ref())?,
+        optional_json(task.end.as_ref())?,
+        task.started_at.map(time),
+        task.ended_at.map(time),
+    ])?;
+    Ok(())
+}
+
+/// Removes a job and all that hangs on it; foreign keys take the rows that name it.
+pub(super) fn remove(transaction: &Transaction, id: &JobId) -> Result<(), Error> {
+    let spec = remove_row(transaction, id).map_err(doing("remove a job"))?;
+    match spec {
+        Some(spec) => remove_unused_spec(transaction, spec).map_err(doing("remove a job's spec")),
+        None => Err(Error::NoJob { job: id.clone() }),
+    }
+}
+
+fn remove_row(transaction: &Transaction, id: &JobId) -> Result<Option<i64>> {
+    transaction.prepare_cached(REMOVE_JOB)?.query_row([id.as_str()], |row| row.get(0)).optional()
+}
+
+fn remove_unused_spec(transaction: &Transaction, spec: i64) -> Result<()> {
+    transaction.prepare_cached(REMOVE_UNUSED_SPEC)?.execute([spec])?;
+    Ok(())
+}
