@@ -1,0 +1,215 @@
+//! The Rust client of a muster server, over a Unix socket or TCP.
+//!
+//! One connection is kept for requests; each stream has one of its own. Nothing here retries beyond what is certain
+//! to be safe (a request that was never sent), and nothing here starts a server: that is the business of the caller.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+pub use hyper::Method;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+pub mod build;
+mod connection;
+mod endpoint;
+mod error;
+mod operation;
+pub mod sse;
+mod stream;
+#[cfg(test)]
+mod tests;
+pub mod unix;
+
+use connection::Connection;
+pub use endpoint::{Endpoint, ParseError as EndpointError};
+pub use error::{Error, Protocol};
+pub use stream::{EventItem, Events, LogItem, Logs, Sse, log_bytes};
+
+use crate::problem::Problem;
+
+/// Where the interface begins.
+const ROOT: &str = "/api/v1";
+/// Far above what any request takes on a busy server; a server that is silent for longer is stuck.
+const REPLY_DEADLINE: Duration = Duration::from_secs(60);
+/// A page of a thousand jobs is below a megabyte.
+const MAX_REPLY: usize = 64 << 20;
+/// How much of a strange reply is shown.
+const EXCERPT: usize = 200;
+
+/// A client of one server.
+pub struct Client {
+    endpoint: Endpoint,
+    /// Connections nobody uses now: rarely more than one.
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// What a request carries.
+enum Body<'a> {
+    None,
+    Json(&'a [u8]),
+    Raw(Bytes),
+}
+
+impl Client {
+    /// Connects, so that a server that is not there is known at once.
+    pub async fn connect(endpoint: Endpoint) -> Result<Self, Error> {
+        let connection = Connection::open(&endpoint).await?;
+        Ok(Self { endpoint, idle: Mutex::new(vec![connection]) })
+    }
+
+    /// Where its server is.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Sends a request and reads the JSON of its reply. The path is below `/api/v1`.
+    pub async fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Error> {
+        let json = body.map(|body| encode(path, body)).transpose()?;
+        let body = json.as_deref().map_or(Body::None, Body::Json);
+        self.json(method, path, body, &[]).await
+    }
+
+    async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body<'_>,
+        headers: &[(&str, &str)],
+    ) -> Result<T, Error> {
+        let request = format!("{method} {path}");
+        let reply = self.unary(method, path, body, headers).await?;
+        serde_json::from_slice(&reply).map_err(|source| Protocol::Body { request, source }.into())
+    }
+
+    /// One request below `/api/v1` and the whole of its reply.
+    async fn unary(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body<'_>,
+        headers: &[(&str, &str)],
+    ) -> Result<Bytes, Error> {
+        let name = format!("{method} {path}");
+        self.exchange(&name, self.prepare(method, &format!("{ROOT}{path}"), body, headers)?).await
+    }
+
+    async fn exchange(&self, name: &str, request: Request<Full<Bytes>>) -> Result<Bytes, Error> {
+        let exchange = async {
+            let (response, connection) = self.send(request).await?;
+            let status = response.status();
+            let body = read_body(name, response).await?;
+            // Read to its end, so the next request can use the connection.
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
+        };
+        timeout(REPLY_DEADLINE, exchange).await.map_err(|_| Error::Silent { after: REPLY_DEADLINE })?
+    }
+
+    /// Opens a stream of events; it keeps its connection.
+    async fn stream(&self, path: &str) -> Result<Sse, Error> {
+        let headers = [(ACCEPT.as_str(), "text/event-stream")];
+        let request = self.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
+        let exchange = async {
+            let (response, connection) = self.send(request).await?;
+            let status = response.status();
+            if status.is_success() {
+                return Ok(Sse::new(response.into_body(), connection));
+            }
+            Err(refusal(status, &read_body(path, response).await?))
+        };
+        timeout(REPLY_DEADLINE, exchange).await.map_err(|_| Error::Silent { after: REPLY_DEADLINE })?
+    }
+
+    fn prepare(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body<'_>,
+        headers: &[(&str, &str)],
+    ) -> Result<Request<Full<Bytes>>, Error> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.endpoint.host())
+            .header(USER_AGENT, concat!("muster/", env!("CARGO_PKG_VERSION")));
+        if let Some(authorization) = &self.endpoint.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (kind, content) = match body {
+            Body::None => (None, Bytes::new()),
+            Body::Json(json) => (Some("application/json"), Bytes::copy_from_slice(json)),
+            Body::Raw(bytes) => (Some("application/octet-stream"), bytes),
+        };
+        if let Some(kind) = kind {
+            request = request.header(CONTENT_TYPE, kind);
+        }
+        request.body(Full::new(content)).map_err(|error| Protocol::from(error).into())
+    }
+
+    /// Sends over an idle connection if one is left that works, else over a new one.
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Connection), Error> {
+        while let Some(mut connection) = self.take_idle() {
+            match connection.send(request).await {
+                Ok(response) => return Ok((response, connection)),
+                Err(refused) => match refused.request {
+                    Some(unsent) => request = unsent,
+                    None => return Err(Error::Lost { source: Some(refused.error) }),
+                },
+            }
+        }
+        let mut connection = Connection::open(&self.endpoint).await?;
+        match connection.send(request).await {
+            Ok(response) => Ok((response, connection)),
+            Err(refused) => Err(Error::Lost { source: Some(refused.error) }),
+        }
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(Connection::is_open);
+        idle.pop()
+    }
+}
+
+fn encode(path: &str, body: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(body).map_err(|source| Protocol::Body { request: path.to_owned(), source }.into())
+}
+
+async fn read_body(request: &str, response: Response<Incoming>) -> Result<Bytes, Error> {
+    match Limited::new(response.into_body(), MAX_REPLY).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(match error.downcast::<hyper::Error>() {
+            Ok(error) => Error::Lost { source: Some(*error) },
+            Err(_) => Protocol::TooLong { request: request.to_owned(), limit: MAX_REPLY }.into(),
+        }),
+    }
+}
+
+/// An error reply: a problem document from our server, anything at all from what may stand before it.
+fn refusal(status: StatusCode, body: &[u8]) -> Error {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => Error::Problem(Box::new(problem)),
+        Err(_) => {
+            let excerpt = String::from_utf8_lossy(&body[..body.len().min(EXCERPT)]).trim().to_owned();
+            Protocol::Status { status: status.as_u16(), excerpt }.into()
+        }
+    }
+}

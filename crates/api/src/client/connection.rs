@@ -1,0 +1,85 @@
+//! One HTTP connection, with the task that drives it.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::endpoint::Address;
+use super::{Endpoint, Error, unix};
+
+/// A host that does not answer in this time is not there; the system's own patience is over two minutes.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A connection; dropping it closes it.
+pub(super) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// Owns the task that moves the bytes, and ends it with the connection.
+    _driver: JoinSet<()>,
+}
+
+impl Connection {
+    pub async fn open(endpoint: &Endpoint) -> Result<Self, Error> {
+        let unreachable = |source| Error::Unreachable { endpoint: endpoint.to_string(), source };
+        let dial = async {
+            match &endpoint.address {
+                Address::Unix(path) => {
+                    let path = unix::socket_path(path).map_err(unreachable)?;
+                    Self::over(UnixStream::connect(path.as_path()).await.map_err(unreachable)?).await
+                }
+                Address::Tcp { host, port } => {
+                    let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
+                    stream.set_nodelay(true).map_err(unreachable)?;
+                    Self::over(stream).await
+                }
+            }
+        };
+        timeout(CONNECT_DEADLINE, dial).await.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
+    }
+
+    async fn over<S>(stream: S) -> Result<Self, Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| Error::Lost { source: Some(error) })?;
+        let mut driver = JoinSet::new();
+        // Its errors reach whoever waits for a reply.
+        driver.spawn(async move { drop(connection.await) });
+        Ok(Self { sender, _driver: driver })
+    }
+
+    /// Whether it can take another request, as far as is known.
+    pub fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    /// Sends a request. What was never sent comes back, to be sent elsewhere: a server closes idle connections
+    /// whenever it likes.
+    pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Refused> {
+        if let Err(error) = self.sender.ready().await {
+            return Err(Refused { error, request: Some(request) });
+        }
+        self.sender
+            .try_send_request(request)
+            .await
+            .map_err(|mut refused| Refused { request: refused.take_message(), error: refused.into_error() })
+    }
+}
+
+/// A request that got no reply.
+pub(super) struct Refused {
+    pub error: hyper::Error,
+    /// There when it was never sent.
+    pub request: Option<Request<Full<Bytes>>>,
+}

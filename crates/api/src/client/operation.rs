@@ -1,0 +1,139 @@
+//! Every operation of the interface as a method. Selectors (an id, a unique prefix, a name, `last`) are resolved by
+//! the server.
+
+use bytes::Bytes;
+
+use super::{Body, Client, Error, Events, Logs, Method, encode};
+use crate::view::{
+    BundleStatus, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList,
+    Preview, PutBundle, ServerView, StopJob, Why,
+};
+use muster_model::ChunkId;
+
+impl Client {
+    /// Submits a job. The same key submits it once, however often it is sent.
+    pub async fn create_job(&self, job: &CreateJob, idempotency_key: &str) -> Result<JobDetail, Error> {
+        let headers = [("idempotency-key", idempotency_key)];
+        self.json(Method::POST, "/jobs", Body::Json(&encode("/jobs", job)?), &headers).await
+    }
+
+    /// Checks a job and shows what would be made of it.
+    pub async fn preview_job(&self, job: &CreateJob) -> Result<Preview, Error> {
+        self.request(Method::POST, "/jobs?dry_run=true", Some(job)).await
+    }
+
+    /// A page of jobs, the newest first.
+    pub async fn jobs(&self, query: &ListJobs) -> Result<JobPage, Error> {
+        let pairs = [
+            ("state", query.state.clone()),
+            ("name", query.name.clone()),
+            ("limit", query.limit.map(|limit| limit.to_string())),
+            ("cursor", query.cursor.clone()),
+        ];
+        self.get(&with_query("/jobs", &pairs)).await
+    }
+
+    /// One job in full.
+    pub async fn job(&self, selector: &str) -> Result<JobDetail, Error> {
+        self.get(&job_path(selector, "")).await
+    }
+
+    /// Asks a job to stop; the reply does not wait for it.
+    pub async fn stop_job(&self, selector: &str, how: &StopJob) -> Result<JobSummary, Error> {
+        self.request(Method::POST, &job_path(selector, "/stop"), Some(how)).await
+    }
+
+    /// Removes a job that is over, with its log and files.
+    pub async fn delete_job(&self, selector: &str) -> Result<(), Error> {
+        self.unary(Method::DELETE, &job_path(selector, ""), Body::None, &[]).await.map(drop)
+    }
+
+    /// Why a job is as it is.
+    pub async fn why(&self, selector: &str) -> Result<Why, Error> {
+        self.get(&job_path(selector, "/why")).await
+    }
+
+    /// What happened to a job.
+    pub async fn events(&self, selector: &str, query: &EventsQuery) -> Result<Events, Error> {
+        let pairs = [
+            ("after", query.after.map(|seq| seq.to_string())),
+            ("follow", query.follow.then(|| "true".to_owned())),
+        ];
+        self.stream(&with_query(&job_path(selector, "/events"), &pairs)).await.map(Events)
+    }
+
+    /// What a job's tasks wrote.
+    pub async fn logs(&self, selector: &str, query: &LogsQuery) -> Result<Logs, Error> {
+        let pairs = [
+            ("task", query.task.map(|rank| rank.to_string())),
+            ("attempt", query.attempt.map(|number| number.to_string())),
+            ("follow", query.follow.then(|| "true".to_owned())),
+            ("tail", query.tail.map(|lines| lines.to_string())),
+            ("cursor", query.cursor.clone()),
+        ];
+        self.stream(&with_query(&job_path(selector, "/logs"), &pairs)).await.map(Logs)
+    }
+
+    /// The nodes.
+    pub async fn nodes(&self) -> Result<NodeList, Error> {
+        self.get("/nodes").await
+    }
+
+    /// Names a bundle by its chunks and asks which of them must be sent.
+    pub async fn put_bundle(&self, bundle: &PutBundle) -> Result<BundleStatus, Error> {
+        self.request(Method::POST, "/bundles", Some(bundle)).await
+    }
+
+    /// Sends a chunk.
+    pub async fn put_chunk(&self, id: &ChunkId, content: Bytes) -> Result<(), Error> {
+        self.unary(Method::PUT, &format!("/chunks/{id}"), Body::Raw(content), &[]).await.map(drop)
+    }
+
+    /// The server itself.
+    pub async fn server(&self) -> Result<ServerView, Error> {
+        self.get("/server").await
+    }
+
+    /// Asks the server to end; its jobs keep running.
+    pub async fn shutdown_server(&self) -> Result<(), Error> {
+        self.unary(Method::POST, "/server/shutdown", Body::None, &[]).await.map(drop)
+    }
+
+    /// Whether the server is well.
+    pub async fn healthz(&self) -> Result<(), Error> {
+        // Outside the versioned interface: probes know nothing of versions.
+        self.exchange("GET /healthz", self.prepare(Method::GET, "/healthz", Body::None, &[])?).await.map(drop)
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.json(Method::GET, path, Body::None, &[]).await
+    }
+}
+
+fn job_path(selector: &str, rest: &str) -> String {
+    format!("/jobs/{}{rest}", percent_encoded(selector))
+}
+
+fn with_query(path: &str, pairs: &[(&str, Option<String>)]) -> String {
+    let mut whole = path.to_owned();
+    for (name, value) in pairs {
+        if let Some(value) = value {
+            whole.push(if whole.contains('?') { '&' } else { '?' });
+            whole.push_str(&format!("{name}={}", percent_encoded(value)));
+        }
+    }
+    whole
+}
+
+/// Whatever a user types as a selector stays one segment of the path.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') {
+            encoded.push(byte as char);
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

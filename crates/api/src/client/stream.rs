@@ -1,0 +1,121 @@
+//! Replies that go on: a job's events and logs.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::Error;
+use super::connection::Connection;
+use super::error::Protocol;
+use super::sse::{Event, Parser};
+use crate::view::{EventView, LogChunk, StreamEnd};
+
+/// The server sends a comment at least every 15 seconds; four of them missing means that nobody is there.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A stream of server-sent events. [`Events`] and [`Logs`] read what they mean.
+pub struct Sse {
+    body: Incoming,
+    parser: Parser,
+    /// Carries the body; a stream has a connection to itself.
+    _connection: Connection,
+}
+
+impl Sse {
+    pub(super) fn new(body: Incoming, connection: Connection) -> Self {
+        Self { body, parser: Parser::default(), _connection: connection }
+    }
+
+    /// The next event; none when the server has ended the stream. A call that is cancelled loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if let Some(event) = self.parser.next_event().map_err(Protocol::from)? {
+                return Ok(Some(event));
+            }
+            let frame =
+                timeout(SILENCE, self.body.frame()).await.map_err(|_| Error::Silent { after: SILENCE })?;
+            match frame {
+                Some(Ok(frame)) => {
+                    if let Some(piece) = frame.data_ref() {
+                        self.parser.feed(piece);
+                    }
+                }
+                Some(Err(error)) => return Err(Error::Lost { source: Some(error) }),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// What a stream of job events contains.
+#[derive(Debug, Clone)]
+pub enum EventItem {
+    /// Something happened.
+    Event(EventView),
+    /// The job is over; nothing follows.
+    End(Box<StreamEnd>),
+}
+
+/// What a stream of logs contains.
+#[derive(Debug, Clone)]
+pub enum LogItem {
+    /// A piece of a task's output.
+    Chunk(LogChunk),
+    /// Everything was sent; nothing follows.
+    End(Box<StreamEnd>),
+}
+
+/// The events of a job.
+pub struct Events(pub(super) Sse);
+
+impl Events {
+    /// The next event; none when everything there is was sent and nobody asked to follow.
+    pub async fn next(&mut self) -> Result<Option<EventItem>, Error> {
+        while let Some(event) = self.0.next().await? {
+            match event.name.as_str() {
+                "event" => return Ok(Some(EventItem::Event(read(&event)?))),
+                "end" => return Ok(Some(EventItem::End(Box::new(read(&event)?)))),
+                // A newer server may say more than we know of.
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The output of a job's tasks.
+pub struct Logs(pub(super) Sse);
+
+impl Logs {
+    /// The next piece. A stream that stops without its `end` was cut off, so that is an error.
+    pub async fn next(&mut self) -> Result<LogItem, Error> {
+        while let Some(event) = self.0.next().await? {
+            match event.name.as_str() {
+                "log" => return Ok(LogItem::Chunk(read(&event)?)),
+                "end" => return Ok(LogItem::End(Box::new(read(&event)?))),
+                _ => {}
+            }
+        }
+        Err(Error::Lost { source: None })
+    }
+}
+
+/// The output itself, as the task wrote it.
+pub fn log_bytes(chunk: &LogChunk) -> Result<Cow<'_, [u8]>, Error> {
+    match (&chunk.text, &chunk.base64) {
+        (Some(text), _) => Ok(Cow::Borrowed(text.as_bytes())),
+        (None, Some(encoded)) => Ok(Cow::Owned(STANDARD.decode(encoded).map_err(Protocol::from)?)),
+        (None, None) => Ok(Cow::Borrowed(&[])),
+    }
+}
+
+fn read<T: DeserializeOwned>(event: &Event) -> Result<T, Error> {
+    serde_json::from_str(&event.data)
+        .map_err(|source| Protocol::Event { event: event.name.clone(), source }.into())
+}

@@ -1,0 +1,372 @@
+//! What requests and replies look like.
+
+use std::collections::BTreeMap;
+
+use muster_model::bundle::Chunk;
+use muster_model::job::State;
+use muster_model::node::Device;
+use muster_model::spec::JobSpec;
+use muster_model::task::{Address, TaskPhase};
+use muster_model::{BundleId, ChunkId, JobId, NodeId, Reason, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+/// `POST /jobs`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateJob {
+    /// The spec as a map of fields; see `JobSpec` for them. Every wrong one is reported.
+    #[schema(value_type = Object)]
+    pub spec: Value,
+    /// The code, already sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<BundleId>,
+    /// The submitter's environment, for engines that pass it on. Kept private and deleted with the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<BTreeMap<String, String>>,
+}
+
+/// Options of `POST /jobs`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct CreateJobQuery {
+    /// Check everything and show the job that would be made, without making it.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What `dry_run` answers: the spec with every default filled in, and what would happen to it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Preview {
+    /// The spec as it would be stored.
+    pub spec: JobSpec,
+    /// The name it would get.
+    pub name: String,
+    /// What would happen now.
+    pub why: Why,
+}
+
+/// A job in a list.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct JobSummary {
+    /// Its id.
+    pub id: JobId,
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub state: State,
+    /// Why it is there, where that is not plain.
+    pub reason: Option<Reason>,
+    /// The reason in words.
+    pub message: Option<String>,
+    /// The size of its gang.
+    pub nodes: u32,
+    /// Devices on each node, as asked for: `H100:8`.
+    pub gpus: Option<String>,
+    /// What it runs, as typed.
+    pub command: String,
+    /// Where it runs.
+    pub on: String,
+    /// Who submitted it.
+    pub owner: String,
+    /// The current or last attempt, from 1; 0 before the first.
+    pub attempt: u32,
+    /// What `muster run` exits with, once it is over.
+    pub exit_code: Option<i32>,
+    /// When it was submitted.
+    #[schema(value_type = String, format = DateTime)]
+    pub submitted_at: Timestamp,
+    /// When its gang was running whole.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// A job in full.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct JobDetail {
+    /// What a list shows.
+    #[serde(flatten)]
+    pub summary: JobSummary,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// Its code.
+    pub bundle: Option<BundleId>,
+    /// The rank whose failure came first.
+    pub failed_rank: Option<u32>,
+    /// Every attempt, the latest last.
+    pub attempts: Vec<AttemptView>,
+}
+
+/// One try.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AttemptView {
+    /// Which, from 1.
+    pub number: u32,
+    /// When it was given its place.
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    /// When its last task was gone.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+    /// Why it ended.
+    pub reason: Option<Reason>,
+    /// Its gang, by rank.
+    pub tasks: Vec<TaskView>,
+}
+
+/// One member of a gang.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TaskView {
+    /// Its rank.
+    pub rank: u32,
+    /// Where it runs.
+    pub node: NodeId,
+    /// The devices it was given.
+    pub devices: Vec<u32>,
+    /// How far it is.
+    pub phase: TaskPhase,
+    /// Where its peers reach it.
+    pub address: Option<Address>,
+    /// Why it failed, if it did.
+    pub failure: Option<Reason>,
+    /// The failure in words.
+    pub message: Option<String>,
+    /// When its command started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct JobPage {
+    /// The jobs, newest first.
+    pub items: Vec<JobSummary>,
+    /// Pass it as `cursor` for the next page; absent on the last.
+    pub next_cursor: Option<String>,
+}
+
+/// Which jobs to list.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct ListJobs {
+    /// Only jobs in these states, separated by commas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Only jobs of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// At most so many, up to 1,000; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1, maximum = 1000)]
+    pub limit: Option<u32>,
+    /// Where the last page ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// `POST /jobs/{job}/stop`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopJob {
+    /// How long its tasks may take after SIGTERM, if not as the spec says; 0 kills at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+}
+
+/// Why a job is as it is: what it waits for, or why it ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Why {
+    /// Stable: `running`, `no_capacity`, `exit_code`, …
+    pub code: String,
+    /// One line.
+    pub summary: String,
+    /// The constraint that is not met, or the task that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<String>,
+    /// What would help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+/// Something that happened to a job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EventView {
+    /// Grows with time; the SSE id.
+    pub seq: u64,
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The attempt it belongs to.
+    pub attempt: Option<u32>,
+    /// What: `submitted`, `starting`, `running`, `task_ended`, …
+    pub kind: String,
+    /// The details of this kind.
+    #[schema(value_type = Object)]
+    pub body: Value,
+}
+
+/// Which events to send.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    /// Only those after this one; a `Last-Event-ID` header says the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// Go on until the job is over; otherwise only what is there.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// Which part of a job's log to send.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct LogsQuery {
+    /// Only this rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// This attempt instead of the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Go on until the job is over and its whole log was sent.
+    #[serde(default)]
+    pub follow: bool,
+    /// Only the last lines of each task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<u32>,
+    /// Go on from here: `ATTEMPT@RANK:OFFSET,RANK:OFFSET…`, from the `next` of each `log` event received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// An SSE event `log`: a piece of a task's output, as it was written.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LogChunk {
+    /// The attempt.
+    pub attempt: u32,
+    /// The task.
+    pub rank: u32,
+    /// Where from.
+    pub stream: LogStream,
+    /// When it was read.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The output, when it is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The output in base64, when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+    /// The offset in this task's log after this piece; the cursor to go on from.
+    pub next: u64,
+}
+
+/// One of a task's two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// An SSE event `end`, the last of a followed stream: the job is over and everything was sent.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StreamEnd {
+    /// The job as it ended.
+    pub job: JobSummary,
+    /// The rank whose failure came first.
+    pub failed_rank: Option<u32>,
+}
+
+/// A node.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NodeView {
+    /// Its id.
+    pub id: NodeId,
+    /// The engine that offers it.
+    pub engine: String,
+    /// The machine's host name.
+    pub host: String,
+    /// Whether its agent is connected.
+    pub connected: bool,
+    /// The agent's process on that machine.
+    pub agent_pid: Option<u32>,
+    /// The agent's version.
+    pub agent_version: Option<String>,
+    /// CPUs, in thousandths.
+    pub cpu_millis: u64,
+    /// CPUs claimed, in thousandths.
+    pub cpu_millis_used: u64,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Memory claimed.
+    pub memory_bytes_used: u64,
+    /// Places for tasks.
+    pub slots: u32,
+    /// Places taken.
+    pub slots_used: u32,
+    /// Its accelerators.
+    pub devices: Vec<DeviceView>,
+}
+
+/// An accelerator and who has it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DeviceView {
+    /// The device.
+    #[serde(flatten)]
+    pub device: Device,
+    /// The job that has it.
+    pub job: Option<JobId>,
+}
+
+/// All nodes.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NodeList {
+    /// The nodes.
+    pub items: Vec<NodeView>,
+}
+
+/// `POST /bundles`: what a bundle is made of.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PutBundle {
+    /// Its chunks, in order.
+    pub chunks: Vec<Chunk>,
+}
+
+/// The answer: the bundle's name, and what must still be sent with `PUT /chunks/{id}` before asking again.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BundleStatus {
+    /// Its name.
+    pub id: BundleId,
+    /// The chunks the server lacks; the bundle can be used once there are none.
+    pub missing: Vec<ChunkId>,
+}
+
+/// The server itself.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ServerView {
+    /// Its process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Which binary it is.
+    pub build: String,
+    /// Since when it runs.
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    /// Its data directory.
+    pub home: String,
+    /// Jobs that are not over.
+    pub unfinished_jobs: u64,
+    /// Its nodes.
+    pub nodes: Vec<NodeView>,
+}

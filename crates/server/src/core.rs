@@ -1,0 +1,240 @@
+//! The one place where jobs change.
+//!
+//! A single thread takes a batch of inputs, decides with the pure state machine and the pure scheduler, writes
+//! everything in one transaction, and only then acts: answers callers, tells agents, wakes followers. Inputs that
+//! arrive during a commit form the next batch, so a slow disk makes batches larger, not latencies longer.
+//!
+//! If the commit fails, memory goes back to what is on disk: callers are told that nothing changed, and agents whose
+//! words were lost are disconnected, because on reconnecting they say everything again. The core does no other I/O
+//! than the store's; it never waits for an agent, an engine or a reader.
+
+mod agent;
+mod apply;
+mod batch;
+mod input;
+mod live;
+mod query;
+mod schedule;
+mod start;
+mod submit;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use input::{ConnectionId, Handle, Input, Submission};
+use muster_model::spec::Target;
+use muster_model::{JobId, NodeId, TaskId, Timestamp};
+use muster_store::{Readers, Writer};
+pub(crate) use query::internal;
+use tokio::sync::{mpsc, watch};
+
+use self::batch::Batch;
+use self::live::{Live, Node, Order};
+use crate::engines::Engines;
+use crate::log_store::LogStore;
+
+/// Inputs decided together: bounded, so that no caller waits for thousands of others.
+const MAX_BATCH: usize = 1024;
+/// With nothing else to do, the core looks at its timers at least this often; a clock that was set back then heals.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// What the core is made of.
+pub(crate) struct Parts {
+    pub writer: Writer,
+    pub readers: Readers,
+    pub engines: Arc<Engines>,
+    pub logs: Arc<LogStore>,
+    /// The number of the newest event, for followers.
+    pub news: watch::Sender<u64>,
+    /// Nodes whose agent is away, for whoever starts agents.
+    pub away: mpsc::UnboundedSender<NodeId>,
+    /// The path and identity of this binary, for agents that run another.
+    pub exe: String,
+    pub build: String,
+}
+
+pub(crate) struct Core {
+    parts: Parts,
+    jobs: HashMap<JobId, Live>,
+    /// Names of jobs that are not over, with how many have each.
+    names: HashMap<String, u32>,
+    queues: BTreeMap<Target, BTreeMap<Order, JobId>>,
+    nodes: BTreeMap<NodeId, Node>,
+    /// Tasks that are over but not yet forgotten by their node, with the length of their log.
+    ended: HashMap<TaskId, (NodeId, Option<u64>)>,
+    /// Moments at which to look again.
+    timers: BTreeSet<Timestamp>,
+    next_seq: u64,
+    /// Something changed that may let a waiting job start.
+    dirty: bool,
+}
+
+impl Core {
+    /// Runs until every handle is gone. Called on a thread of its own.
+    pub fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return tracing::error!(%error, "the core cannot start"),
+        };
+        let mut batch = Vec::with_capacity(MAX_BATCH);
+        runtime.block_on(async {
+            loop {
+                let sleep = self.until_next_timer();
+                match tokio::time::timeout(sleep, inputs.recv_many(&mut batch, MAX_BATCH)).await {
+                    Ok(0) => return,
+                    Ok(_) | Err(_) => self.turn(batch.drain(..)),
+                }
+            }
+        });
+    }
+
+    fn until_next_timer(&self) -> Duration {
+        if self.dirty {
+            return Duration::ZERO;
+        }
+        let until = |at: &Timestamp| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO);
+        self.timers.first().map_or(LONGEST_SLEEP, until).min(LONGEST_SLEEP)
+    }
+
+    fn turn(&mut self, inputs: impl Iterator<Item = Input>) {
+        let mut batch = Batch::default();
+        let now = now();
+        for input in inputs {
+            self.handle(input, &mut batch, now);
+        }
+        self.on_timers(&mut batch, now);
+        self.schedule(&mut batch, now);
+        self.commit(batch, now);
+    }
+
+    fn handle(&mut self, input: Input, batch: &mut Batch, now: Timestamp) {
+        match input {
+            Input::Submit(submission, reply) => self.on_submit(*submission, reply, batch, now),
+            Input::Preview(spec, reply) => drop(reply.send(self.preview(&spec))),
+            Input::Job(job, event, reply) => self.on_job_event(&job, event, reply, batch, now),
+            Input::Remove(job, reply) => self.on_remove(job, reply, batch),
+            Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
+            Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job)))),
+            Input::Nodes(reply) => drop(reply.send(Ok(self.node_views()))),
+            Input::Unfinished(reply) => drop(reply.send(Ok(self.jobs.len() as u64))),
+            Input::AgentConnected { connection, hello, outbox } => {
+                self.on_agent_connected(connection, *hello, outbox, batch, now);
+            }
+            Input::AgentSaid { connection, node, message } => {
+                self.on_agent_said(connection, &node, message, batch, now);
+            }
+            Input::AgentGone { connection, node } => self.on_agent_gone(connection, &node, now),
+            Input::LogClosed(task) => self.forget_if_complete(&task, &mut batch.messages),
+            Input::Dismiss(reply) => self.on_dismiss(reply, batch),
+        }
+    }
+
+    fn commit(&mut self, mut batch: Batch, now: Timestamp) {
+        let changes = batch.changes(&self.jobs, now);
+        if !changes.is_empty() {
+            match self.parts.writer.commit(&changes) {
+                Ok(committed) => {
+                    if let Some(seq) = committed.last_event() {
+                        self.parts.news.send_replace(seq);
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(error = %error, "a batch was not written");
+                    return self.roll_back(batch);
+                }
+            }
+        }
+        self.act(batch);
+    }
+
+    /// Carries out what is now on disk.
+    fn act(&mut self, mut batch: Batch) {
+        for answer in batch.answers.drain(..) {
+            answer.give();
+        }
+        for (job, effect) in std::mem::take(&mut batch.effects) {
+            self.perform(&job, effect);
+        }
+        let mut messages = std::mem::take(&mut batch.messages);
+        for (task, node, log_bytes) in std::mem::take(&mut batch.ended) {
+            self.ended.insert(task.clone(), (node, log_bytes));
+            self.parts.logs.on_ended(&task, log_bytes);
+            self.forget_if_complete(&task, &mut messages);
+        }
+        for (node, message) in messages {
+            if let Some(node) = self.nodes.get_mut(&node) {
+                node.send(message);
+            }
+        }
+        self.drop_finished(&batch);
+    }
+
+    /// Jobs that are over leave memory; what they were is on disk.
+    fn drop_finished(&mut self, batch: &Batch) {
+        for id in batch.jobs.keys() {
+            if self.jobs.get(id).is_some_and(|live| live.job.state.is_terminal()) {
+                if let Some(live) = self.jobs.remove(id) {
+                    self.release_name(&live.name);
+                }
+            }
+        }
+    }
+
+    fn roll_back(&mut self, batch: Batch) {
+        for (id, touched) in batch.jobs {
+            match touched.before {
+                Some(before) => drop(self.jobs.insert(id, before)),
+                None => drop(self.jobs.remove(&id)),
+            }
+        }
+        for answer in batch.answers {
+            answer.refuse(batch::not_written());
+        }
+        for node in &batch.speakers {
+            if let Some(node) = self.nodes.get_mut(node) {
+                node.connection = None;
+            }
+        }
+        self.rebuild();
+        // What was decided is not lost, only late: look again soon, but not in a busy loop.
+        self.dirty = false;
+        self.timers.insert(now() + Duration::from_secs(1));
+    }
+
+    /// Derives queues, names and what is free from the jobs: after a start and after a batch that failed.
+    fn rebuild(&mut self) {
+        self.queues.clear();
+        self.names.clear();
+        for node in self.nodes.values_mut() {
+            let capacity = node.free.capacity.clone();
+            node.free = muster_scheduler::Free::whole(node.free.node.clone(), capacity);
+            node.tasks.clear();
+            node.refresh();
+        }
+        let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
+        for id in ids {
+            let Some(live) = self.jobs.get(&id).cloned() else { continue };
+            *self.names.entry(live.name.clone()).or_default() += 1;
+            self.requeue_if_waiting(&live);
+            self.claim_all(&live);
+        }
+    }
+
+    fn release_name(&mut self, name: &str) {
+        if let Some(count) = self.names.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                self.names.remove(name);
+            }
+        }
+    }
+}
+
+/// The time, in the precision it is stored in.
+pub(crate) fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+}

@@ -1,0 +1,275 @@
+//! What agents say: hello, progress of tasks, and goodbye.
+//!
+//! An agent knows what runs on its node; the database knows what should. On every hello the two are compared and the
+//! difference is closed, so nothing depends on a message having arrived.
+
+use std::collections::BTreeMap;
+
+use muster_link::message::{Hello, PROTOCOL, ReportPhase, ToAgent, ToServer};
+use muster_model::job::{Event, State};
+use muster_model::task::{TaskEnd, TaskPhase};
+use muster_model::{NodeId, Reason, TaskId, Timestamp};
+use muster_store::{Change, NodeRow};
+use tokio::sync::mpsc;
+
+use super::Core;
+use super::batch::{Answer, Batch};
+use super::input::{ConnectionId, Reply};
+use super::live::{Connection, Node};
+
+impl Core {
+    pub(super) fn on_agent_connected(
+        &mut self,
+        connection: ConnectionId,
+        hello: Hello,
+        outbox: mpsc::Sender<ToAgent>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let Some(target) = self.nodes.get(&hello.node).map(|node| node.target.clone()) else {
+            return tracing::warn!(node = %hello.node, "an agent of no known node");
+        };
+        let same =
+            self.node_mut(&hello.node).incarnation.as_ref().is_none_or(|known| *known == hello.incarnation);
+        self.refresh_node(connection, &hello, outbox);
+        batch.first.push(Change::Node(Box::new(NodeRow {
+            id: hello.node.clone(),
+            engine: target.engine().into(),
+            name: target.to_string(),
+            host: hello.host.clone(),
+            incarnation: Some(hello.incarnation.clone()),
+            capacity: hello.capacity.clone(),
+            token_hash: None,
+            last_seen_at: Some(now),
+        })));
+        batch.speakers.insert(hello.node.clone());
+        batch.messages.push((hello.node.clone(), ToAgent::Welcome { protocol: PROTOCOL }));
+        if self.is_outdated(&hello.build) {
+            tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
+            batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path: self.parts.exe.clone() }));
+        }
+        self.reconcile(hello, same, batch, now);
+        self.dirty = true;
+    }
+
+    /// Whether changing over would give the agent another binary than it has.
+    fn is_outdated(&self, build: &str) -> bool {
+        let on_disk = muster_api::client::build::of(std::path::Path::new(&self.parts.exe));
+        build != self.parts.build && on_disk.is_ok_and(|on_disk| on_disk == self.parts.build)
+    }
+
+    fn node_mut(&mut self, id: &NodeId) -> &mut Node {
+        self.nodes.get_mut(id).expect("the caller looked it up")
+    }
+
+    fn refresh_node(&mut self, connection: ConnectionId, hello: &Hello, outbox: mpsc::Sender<ToAgent>) {
+        let node = self.node_mut(&hello.node);
+        let version = hello.version.clone();
+        node.connection = Some(Connection { id: connection, outbox, pid: hello.pid, version });
+        node.incarnation = Some(hello.incarnation.clone());
+        node.host = hello.host.clone();
+        node.lost_at = None;
+        if node.free.capacity != hello.capacity {
+            node.free.capacity = hello.capacity.clone();
+            self.rebuild();
+        }
+    }
+
+    /// Compares what the agent has with what it should have.
+    fn reconcile(&mut self, hello: Hello, same: bool, batch: &mut Batch, now: Timestamp) {
+        let mut reports: BTreeMap<TaskId, ReportPhase> =
+            hello.tasks.into_iter().map(|report| (report.task, report.phase)).collect();
+        let expected = self.node_mut(&hello.node).tasks.clone();
+        for task in expected {
+            match reports.remove(&task) {
+                Some(phase) => self.on_report(&hello.node, &task, phase, batch, now),
+                None => self.on_missing(&hello.node, &task, same, batch, now),
+            }
+        }
+        let node = self.node_mut(&hello.node);
+        node.stale.clear();
+        for (task, phase) in reports {
+            self.on_unexpected(&hello.node, task, phase, batch);
+        }
+        self.node_mut(&hello.node).refresh();
+    }
+
+    /// A task both sides know.
+    fn on_report(
+        &mut self,
+        node: &NodeId,
+        task: &TaskId,
+        phase: ReportPhase,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        match phase {
+            ReportPhase::Preparing => {}
+            ReportPhase::Ready { address } => {
+                self.on_task_message(node, ToServer::Ready { task: task.clone(), address }, batch, now)
+            }
+            ReportPhase::Running { at } => {
+                self.on_task_message(node, ToServer::Started { task: task.clone(), at }, batch, now)
+            }
+            ReportPhase::Ended { end, at, started_at } => {
+                if let Some(at) = started_at {
+                    self.on_task_message(node, ToServer::Started { task: task.clone(), at }, batch, now);
+                }
+                self.on_task_message(node, ToServer::Ended { task: task.clone(), end, at }, batch, now);
+            }
+        }
+        self.repeat_stop(task, batch);
+    }
+
+    /// A node that came back in the middle of a stop may not have heard of it.
+    fn repeat_stop(&self, task: &TaskId, batch: &mut Batch) {
+        let Some(live) = self.jobs.get(&task.attempt.job) else { return };
+        let stopping = live.job.state == State::Stopping && live.job.attempt == task.attempt.number;
+        if let Some(known) =
+            live.job.tasks.get(task.rank as usize).filter(|known| stopping && known.phase != TaskPhase::Ended)
+        {
+            let grace_ms = live.spec.grace.as_millis() as u64;
+            batch
+                .messages
+                .push((known.placement.node.clone(), ToAgent::Stop { task: task.clone(), grace_ms }));
+        }
+    }
+
+    /// A task the agent has never heard of, or has lost.
+    fn on_missing(&mut self, node: &NodeId, task: &TaskId, same: bool, batch: &mut Batch, now: Timestamp) {
+        let Some(live) = self.jobs.get(&task.attempt.job).cloned() else { return };
+        let Some(known) = live.job.tasks.get(task.rank as usize) else { return };
+        let failure = match (known.phase, live.job.state) {
+            // It never got the message; an agent writes its record before it acts, so nothing has run.
+            (TaskPhase::Assigned | TaskPhase::Ready, State::Starting) if same => {
+                batch
+                    .effects
+                    .push((live.job.id.clone(), muster_model::Effect::Prepare { ranks: vec![task.rank] }));
+                return;
+            }
+            (TaskPhase::Assigned | TaskPhase::Ready, State::Stopping) if same => Reason::StoppedByUser,
+            // The node's records are gone, and with them all knowledge of what ran.
+            _ => Reason::NodeLost { node: node.to_string() },
+        };
+        let end = TaskEnd { failure: Some(failure), log_bytes: None };
+        let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: now };
+        self.apply_quietly(&task.attempt.job, event, batch, now);
+    }
+
+    /// A task the server has given up, or does not know: it must not go on.
+    fn on_unexpected(&mut self, node: &NodeId, task: TaskId, phase: ReportPhase, batch: &mut Batch) {
+        match phase {
+            ReportPhase::Ended { end, .. } => {
+                self.ended.insert(task.clone(), (node.clone(), end.log_bytes));
+                self.forget_if_complete(&task, &mut batch.messages);
+            }
+            ReportPhase::Preparing | ReportPhase::Ready { .. } | ReportPhase::Running { .. } => {
+                tracing::warn!(%task, %node, "stopping a task that should not run");
+                self.node_mut(node).stale.insert(task.clone());
+                batch.messages.push((node.clone(), ToAgent::Stop { task, grace_ms: 0 }));
+            }
+        }
+    }
+
+    pub(super) fn on_agent_said(
+        &mut self,
+        connection: ConnectionId,
+        node: &NodeId,
+        message: ToServer,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let current =
+            self.nodes.get(node).and_then(|node| node.connection.as_ref()).map(|connection| connection.id);
+        if current == Some(connection) {
+            batch.speakers.insert(node.clone());
+            self.on_task_message(node, message, batch, now);
+        }
+    }
+
+    fn on_task_message(&mut self, node: &NodeId, message: ToServer, batch: &mut Batch, now: Timestamp) {
+        let (task, event) = match message {
+            ToServer::Ready { task, address } => {
+                let event = Event::TaskReady { attempt: task.attempt.number, rank: task.rank, address };
+                (task, event)
+            }
+            ToServer::Started { task, at } => {
+                let event =
+                    Event::TaskStarted { attempt: task.attempt.number, rank: task.rank, at: stored(at) };
+                (task, event)
+            }
+            ToServer::Ended { task, end, at } => {
+                if self.nodes.get_mut(node).is_some_and(|node| node.stale.remove(&task)) {
+                    self.node_mut(node).refresh();
+                    self.dirty = true;
+                }
+                if !self.is_expected(node, &task) {
+                    return self.on_unexpected(
+                        node,
+                        task,
+                        ReportPhase::Ended { end, at, started_at: None },
+                        batch,
+                    );
+                }
+                let event =
+                    Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: stored(at) };
+                (task, event)
+            }
+            ToServer::Hello(_) | ToServer::Ping => return,
+            ToServer::Unsupported { what } => {
+                return tracing::warn!(%node, %what, "the agent does not know a message");
+            }
+        };
+        // An agent speaks for its own node only.
+        if self.is_expected(node, &task) {
+            self.apply_quietly(&task.attempt.job, event, batch, now);
+        }
+    }
+
+    fn is_expected(&self, node: &NodeId, task: &TaskId) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.tasks.contains(task))
+    }
+
+    pub(super) fn on_agent_gone(&mut self, connection: ConnectionId, id: &NodeId, now: Timestamp) {
+        let lost_after = self
+            .nodes
+            .get(id)
+            .and_then(|node| self.parts.engines.get(node.target.engine()))
+            .map(|engine| engine.capabilities().lost_after);
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        if node.connection.as_ref().is_some_and(|current| current.id != connection) {
+            return;
+        }
+        node.connection = None;
+        node.refresh();
+        node.lost_at = lost_after.map(|after| now + after);
+        self.timers.extend(node.lost_at);
+        // Whoever starts agents may be gone, when the server stops.
+        drop(self.parts.away.send(id.clone()));
+    }
+
+    /// Lets a node forget a task once its end and its whole log are safe here.
+    pub(super) fn forget_if_complete(&mut self, task: &TaskId, messages: &mut Vec<(NodeId, ToAgent)>) {
+        let Some((_, log_bytes)) = self.ended.get(task) else { return };
+        if self.parts.logs.is_complete(task, *log_bytes) {
+            if let Some((node, _)) = self.ended.remove(task) {
+                messages.push((node, ToAgent::Forget { task: task.clone() }));
+            }
+        }
+    }
+
+    /// Agents with nothing to do end; those with tasks stay with them.
+    pub(super) fn on_dismiss(&mut self, reply: Reply<()>, batch: &mut Batch) {
+        for (id, node) in &self.nodes {
+            if node.tasks.is_empty() && node.stale.is_empty() {
+                batch.messages.push((id.clone(), ToAgent::Shutdown));
+            }
+        }
+        batch.answers.push(Answer::Done(reply));
+    }
+}
+
+/// An agent's time, in the precision it is stored in.
+fn stored(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}

@@ -1,0 +1,248 @@
+//! Moving a job by an event, and what follows from it.
+
+use std::time::Duration;
+
+use muster_api::problem::{Code, Problem};
+use muster_launch::{Gang, Member};
+use muster_link::message::{Launch, Prepare, ToAgent};
+use muster_model::job::{Effect, Event, Invalid, State};
+use muster_model::spec::shell;
+use muster_model::task::TaskPhase;
+use muster_model::{JobId, Timestamp};
+use serde_json::json;
+
+use super::Core;
+use super::batch::{Answer, Batch};
+use super::input::Reply;
+use super::live::Live;
+
+impl Core {
+    /// Moves a job. What must be written and done is added to the batch.
+    pub(super) fn apply(
+        &mut self,
+        id: &JobId,
+        event: Event,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) -> Result<(), Invalid> {
+        let Some(live) = self.jobs.get_mut(id) else { return Err(Invalid::Stale) };
+        let touched = batch.remember(live);
+        let (state, attempt) = (live.job.state, live.job.attempt);
+        let ended = ended_rank(&event);
+        let applied = live.job.apply(event, now)?;
+        touched.ranks.extend(&applied.touched);
+        touched.moved = true;
+        if live.job.state != state
+            && State::HOLDS_RESOURCES.contains(&state)
+            && !State::HOLDS_RESOURCES.contains(&live.job.state)
+        {
+            touched.attempt_ended = true;
+        }
+        if live.job.attempt != attempt {
+            touched.ranks = (0..live.job.policy.nodes).collect();
+        }
+        let live = live.clone();
+        if let Some(rank) = ended {
+            self.record_task_end(&live, rank, batch, now);
+        }
+        if live.job.state != state {
+            self.record_move(&live, state, batch, now);
+        }
+        for effect in applied.effects {
+            if let Effect::Release { rank } = effect {
+                self.release(&live, rank);
+            } else {
+                batch.effects.push((id.clone(), effect));
+            }
+        }
+        Ok(())
+    }
+
+    fn record_task_end(&mut self, live: &Live, rank: u32, batch: &mut Batch, now: Timestamp) {
+        let task = &live.job.tasks[rank as usize];
+        let end = task.end.as_ref();
+        let failure = end.and_then(|end| end.failure.as_ref());
+        let body = json!({ "rank": rank, "node": task.placement.node, "failure": failure });
+        batch.event(&live.job.id, live.job.attempt, now, "task_ended", body);
+        let id = live.job.attempt_id().task(rank);
+        batch.ended.push((id, task.placement.node.clone(), end.and_then(|end| end.log_bytes)));
+    }
+
+    fn record_move(&mut self, live: &Live, from: State, batch: &mut Batch, now: Timestamp) {
+        let job = &live.job;
+        let body = match job.state {
+            State::Starting => {
+                json!({ "tasks": job.tasks.iter().map(|task| &task.placement).collect::<Vec<_>>() })
+            }
+            State::Stopping => json!({ "ending": job.ending }),
+            State::Queued
+            | State::Running
+            | State::Succeeded
+            | State::Failed
+            | State::Stopped
+            | State::Suspended => {
+                json!({ "from": from, "reason": job.reason, "failed_rank": job.failed_rank })
+            }
+        };
+        batch.event(&job.id, job.attempt, now, job.state.as_str(), body);
+        if from == State::Queued {
+            if let Some(queue) = self.queues.get_mut(live.target()) {
+                queue.remove(&live.order);
+            }
+        }
+        self.requeue_if_waiting(live);
+        self.claim_new_attempt(live, from);
+        self.dirty |= job.state == State::Queued;
+    }
+
+    pub(super) fn requeue_if_waiting(&mut self, live: &Live) {
+        if live.job.state == State::Queued {
+            self.queues.entry(live.target().clone()).or_default().insert(live.order, live.job.id.clone());
+            self.timers.extend(live.job.eligible_at);
+        }
+    }
+
+    fn claim_new_attempt(&mut self, live: &Live, from: State) {
+        if from == State::Queued && live.job.state == State::Starting {
+            self.claim_all(live);
+        }
+    }
+
+    /// Counts what the job's tasks hold.
+    pub(super) fn claim_all(&mut self, live: &Live) {
+        let attempt = live.job.attempt_id();
+        for (rank, task) in (0..).zip(&live.job.tasks).filter(|(_, task)| task.phase != TaskPhase::Ended) {
+            if let Some(node) = self.nodes.get_mut(&task.placement.node) {
+                node.free.claim(live.need(), &task.placement.devices);
+                node.tasks.insert(attempt.task(rank));
+            }
+        }
+    }
+
+    fn release(&mut self, live: &Live, rank: u32) {
+        let placement = &live.job.tasks[rank as usize].placement;
+        if let Some(node) = self.nodes.get_mut(&placement.node) {
+            node.free.release(live.need(), &placement.devices);
+            node.tasks.remove(&live.job.attempt_id().task(rank));
+        }
+        self.dirty = true;
+    }
+
+    /// A user's wish.
+    pub(super) fn on_job_event(
+        &mut self,
+        id: &JobId,
+        event: Event,
+        reply: Reply<()>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let refused = match self.apply(id, event, batch, now) {
+            Ok(()) => return batch.answers.push(Answer::Done(reply)),
+            Err(Invalid::State { state }) => format!("the job is {state}"),
+            // Only jobs that are not over are in memory.
+            Err(Invalid::Stale) => "the job is over".into(),
+            Err(other @ (Invalid::UnknownRank { .. } | Invalid::WrongGang { .. })) => other.to_string(),
+        };
+        drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
+    }
+
+    /// Does what a change on disk asks for.
+    pub(super) fn perform(&mut self, id: &JobId, effect: Effect) {
+        let Some(live) = self.jobs.get(id).cloned() else { return };
+        match effect {
+            Effect::Prepare { ranks } => ranks.into_iter().for_each(|rank| self.send_prepare(&live, rank)),
+            Effect::Launch { ranks } => self.send_launch(&live, &ranks),
+            Effect::Stop { ranks, grace } => {
+                let grace = grace.unwrap_or(live.spec.grace);
+                ranks.into_iter().for_each(|rank| self.send_stop(&live, rank, grace));
+            }
+            // Resources are counted when the batch is decided.
+            Effect::Release { .. } => {}
+        }
+    }
+
+    pub(super) fn send_prepare(&mut self, live: &Live, rank: u32) {
+        let task = &live.job.tasks[rank as usize];
+        let in_place = live.spec.workdir.clone().filter(|_| live.spec.in_place);
+        let message = Prepare {
+            task: live.job.attempt_id().task(rank),
+            bundle: live.bundle.as_deref().filter(|_| in_place.is_none()).cloned(),
+            in_place,
+            ports: muster_launch::PORTS,
+            devices: task.placement.devices.clone(),
+            memory_bytes: live.spec.resources.memory,
+        };
+        let node = task.placement.node.clone();
+        self.send(&node, ToAgent::Prepare(Box::new(message)));
+    }
+
+    fn send_launch(&mut self, live: &Live, ranks: &[u32]) {
+        let addresses: Option<Vec<Member>> = live
+            .job
+            .tasks
+            .iter()
+            .map(|task| {
+                task.address.as_ref().map(|address| Member { ip: address.ip, ports: address.ports.clone() })
+            })
+            .collect();
+        let Some(members) = addresses else { return };
+        let gang = Gang { attempt: live.job.attempt_id(), job_name: live.name.clone(), members };
+        let mut base = match self.parts.readers.environment(&live.job.id) {
+            Ok(environment) => environment.unwrap_or_default(),
+            Err(error) => {
+                return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
+            }
+        };
+        base.extend(live.spec.env.clone());
+        let parts = muster_launch::parts(&gang);
+        for rank in ranks {
+            let mut env = base.clone();
+            env.extend(parts[*rank as usize].env.clone());
+            let message = Launch {
+                task: gang.attempt.task(*rank),
+                env,
+                setup: live.spec.setup.as_deref().map(shell),
+                command: live.spec.command.argv(),
+                timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
+                grace_ms: live.spec.grace.as_millis() as u64,
+            };
+            let node = live.job.tasks[*rank as usize].placement.node.clone();
+            self.send(&node, ToAgent::Launch(Box::new(message)));
+        }
+    }
+
+    pub(super) fn send_stop(&mut self, live: &Live, rank: u32, grace: Duration) {
+        let node = live.job.tasks[rank as usize].placement.node.clone();
+        let task = live.job.attempt_id().task(rank);
+        self.send(&node, ToAgent::Stop { task, grace_ms: grace.as_millis() as u64 });
+    }
+
+    fn send(&mut self, node: &muster_model::NodeId, message: ToAgent) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.send(message);
+        }
+    }
+
+    /// The spec's parts that live in memory, for a job that is loaded or made.
+    pub(super) fn adopt(&mut self, live: Live) {
+        *self.names.entry(live.name.clone()).or_default() += 1;
+        self.requeue_if_waiting(&live);
+        self.jobs.insert(live.job.id.clone(), live);
+    }
+}
+
+fn ended_rank(event: &Event) -> Option<u32> {
+    match event {
+        Event::TaskEnded { rank, .. } => Some(*rank),
+        Event::Admit { .. }
+        | Event::TaskReady { .. }
+        | Event::TaskStarted { .. }
+        | Event::Stop { .. }
+        | Event::Preempt { .. }
+        | Event::Suspend
+        | Event::Resume
+        | Event::Hold
+        | Event::Release => None,
+    }
+}

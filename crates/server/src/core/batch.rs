@@ -1,0 +1,108 @@
+//! One turn of the core: what was decided, not yet on disk, and how to take it back.
+
+use std::collections::{BTreeSet, HashMap};
+
+use muster_api::problem::{Code, Problem};
+use muster_link::message::ToAgent;
+use muster_model::job::Effect;
+use muster_model::{JobId, NodeId, TaskId, Timestamp};
+use muster_store::{Change, NewEvent};
+use serde_json::Value;
+
+use super::input::Reply;
+use super::live::Live;
+
+/// An answer that is given once the batch is on disk, or with the reason why it is not.
+pub(super) enum Answer {
+    Job(Reply<JobId>, JobId),
+    Done(Reply<()>),
+}
+
+impl Answer {
+    pub fn give(self) {
+        // A caller that went away does not want its answer.
+        match self {
+            Self::Job(reply, id) => drop(reply.send(Ok(id))),
+            Self::Done(reply) => drop(reply.send(Ok(()))),
+        }
+    }
+
+    pub fn refuse(self, problem: Problem) {
+        match self {
+            Self::Job(reply, _) => drop(reply.send(Err(problem))),
+            Self::Done(reply) => drop(reply.send(Err(problem))),
+        }
+    }
+}
+
+/// What happened to one job in this batch.
+#[derive(Default)]
+pub(super) struct Touched {
+    /// The job as it was; `None` for a new one.
+    pub before: Option<Live>,
+    pub before_generation: u64,
+    pub ranks: BTreeSet<u32>,
+    /// Its attempt ended here, so the next one waits for the next batch: one write holds one attempt.
+    pub attempt_ended: bool,
+    /// Something about it must be written.
+    pub moved: bool,
+}
+
+/// Everything one turn decided.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub jobs: HashMap<JobId, Touched>,
+    /// Written before the jobs' own changes: new jobs, bundles, nodes.
+    pub first: Vec<Change>,
+    pub events: Vec<NewEvent>,
+    /// Written last.
+    pub removed: Vec<JobId>,
+    pub answers: Vec<Answer>,
+    pub effects: Vec<(JobId, Effect)>,
+    pub messages: Vec<(NodeId, ToAgent)>,
+    pub ended: Vec<(TaskId, NodeId, Option<u64>)>,
+    /// Agents whose words are in this batch: if it fails they must say them again.
+    pub speakers: BTreeSet<NodeId>,
+    pub keys: HashMap<String, (String, JobId)>,
+    pub bundles: HashMap<muster_model::BundleId, muster_model::bundle::Manifest>,
+}
+
+impl Batch {
+    /// Remembers a job as it was before this batch touched it.
+    pub fn remember(&mut self, live: &Live) -> &mut Touched {
+        self.jobs.entry(live.job.id.clone()).or_insert_with(|| Touched {
+            before: Some(live.clone()),
+            before_generation: live.job.generation,
+            ..Touched::default()
+        })
+    }
+
+    pub fn event(&mut self, job: &JobId, attempt: u32, at: Timestamp, kind: &str, body: Value) {
+        let attempt = (attempt > 0).then_some(attempt);
+        self.events.push(NewEvent { job: Some(job.clone()), attempt, at, kind: kind.into(), body });
+    }
+
+    /// The whole batch as one list of writes, in an order the database accepts.
+    pub fn changes(&mut self, jobs: &HashMap<JobId, Live>, at: Timestamp) -> Vec<Change> {
+        let mut changes = std::mem::take(&mut self.first);
+        for (id, touched) in self.jobs.iter().filter(|(_, touched)| touched.moved) {
+            if let Some(live) = jobs.get(id) {
+                changes.push(Change::Job {
+                    before_generation: touched.before_generation,
+                    job: Box::new(live.job.clone()),
+                    touched: touched.ranks.iter().copied().collect(),
+                    at,
+                });
+            }
+        }
+        changes.extend(self.events.drain(..).map(Change::Event));
+        changes.extend(self.removed.iter().cloned().map(Change::RemoveJob));
+        changes
+    }
+}
+
+/// What a caller is told when the database cannot be written.
+pub(super) fn not_written() -> Problem {
+    Problem::new(Code::Unavailable, "the server cannot write to its disk now; nothing was changed")
+        .hint("check free space in the server's data directory, then try again")
+}

@@ -1,0 +1,94 @@
+//! What the core can be told or asked, and the handle others do it through.
+
+use std::collections::BTreeMap;
+
+use muster_api::problem::{Code, Problem};
+use muster_api::view::{NodeView, Why};
+use muster_link::message::{Hello, ToAgent, ToServer};
+use muster_model::bundle::Manifest;
+use muster_model::job::Event;
+use muster_model::spec::JobSpec;
+use muster_model::{BundleId, JobId, NodeId, TaskId};
+use tokio::sync::{mpsc, oneshot};
+
+/// Inputs that may wait while a commit is on its way to disk. Beyond it, callers wait: that is the back-pressure.
+pub(crate) const WAITING_INPUTS: usize = 4096;
+
+/// Answers with a problem when the thing asked for is not done.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Problem>>;
+
+/// One connection of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConnectionId(pub u64);
+
+/// A job that passed every check that needs no state.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub spec: JobSpec,
+    pub owner: String,
+    pub bundle: Option<BundleId>,
+    pub environment: Option<BTreeMap<String, String>>,
+    /// The key of the request, and the digest of its content.
+    pub idempotency: Option<(String, String)>,
+}
+
+/// Everything that reaches the core.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Submit(Box<Submission>, Reply<JobId>),
+    /// The same checks as for a submission, and what would happen, without making a job.
+    Preview(Box<JobSpec>, Reply<Why>),
+    Job(JobId, Event, Reply<()>),
+    Remove(JobId, Reply<()>),
+    PutBundle(BundleId, Manifest, Reply<()>),
+    Why(JobId, Reply<Option<Why>>),
+    Nodes(Reply<Vec<NodeView>>),
+    Unfinished(Reply<u64>),
+    AgentConnected {
+        connection: ConnectionId,
+        hello: Box<Hello>,
+        outbox: mpsc::Sender<ToAgent>,
+    },
+    AgentSaid {
+        connection: ConnectionId,
+        node: NodeId,
+        message: ToServer,
+    },
+    AgentGone {
+        connection: ConnectionId,
+        node: NodeId,
+    },
+    /// A task's log was closed by its agent, and is on disk as far as it goes.
+    LogClosed(TaskId),
+    /// End agents that have nothing to do, then say so.
+    Dismiss(Reply<()>),
+}
+
+/// How everything else talks to the core.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    inputs: mpsc::Sender<Input>,
+}
+
+impl Handle {
+    pub fn new() -> (Self, mpsc::Receiver<Input>) {
+        let (inputs, receiver) = mpsc::channel(WAITING_INPUTS);
+        (Self { inputs }, receiver)
+    }
+
+    /// Tells the core something; an error means the server is stopping.
+    pub async fn tell(&self, input: Input) -> Result<(), Problem> {
+        self.inputs.send(input).await.map_err(|_| stopping())
+    }
+
+    /// Asks the core something and waits for its answer, which comes after the commit.
+    pub async fn ask<T>(&self, input: impl FnOnce(Reply<T>) -> Input) -> Result<T, Problem> {
+        let (reply, answer) = oneshot::channel();
+        self.tell(input(reply)).await?;
+        answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+}
+
+fn stopping() -> Problem {
+    Problem::new(Code::Unavailable, "the server is stopping").hint("try again in a moment")
+}

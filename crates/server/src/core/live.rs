@@ -1,0 +1,100 @@
+//! What the core keeps in memory of jobs and nodes: a cache of the database and of what agents said, nothing more.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use muster_link::message::{Bundle, ToAgent};
+use muster_model::job::Job;
+use muster_model::node::Capacity;
+use muster_model::spec::{JobSpec, Target};
+use muster_model::{NodeId, TaskId, Timestamp};
+use muster_scheduler::{Free, Need, Waiting};
+use tokio::sync::mpsc;
+
+use super::input::ConnectionId;
+
+/// A place in the queue: priority, then age.
+pub(super) type Order = (Reverse<u32>, u64);
+
+/// A job that is not over.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    pub job: Job,
+    pub name: String,
+    pub spec: Arc<JobSpec>,
+    pub bundle: Option<Arc<Bundle>>,
+    pub waiting: Arc<Waiting>,
+    pub order: Order,
+}
+
+impl Live {
+    pub fn new(job: Job, name: String, spec: Arc<JobSpec>, bundle: Option<Arc<Bundle>>, seq: u64) -> Self {
+        let waiting = Waiting { job: job.id.clone(), nodes: spec.nodes, need: Need::from(&spec.resources) };
+        Self { job, name, order: (Reverse(spec.priority), seq), spec, bundle, waiting: Arc::new(waiting) }
+    }
+
+    pub fn need(&self) -> &Need {
+        &self.waiting.need
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.spec.on
+    }
+}
+
+/// A connected agent.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: ConnectionId,
+    pub outbox: mpsc::Sender<ToAgent>,
+    pub pid: u32,
+    pub version: String,
+}
+
+/// A node, whether or not its agent is connected.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub target: Target,
+    pub host: String,
+    pub incarnation: Option<String>,
+    pub connection: Option<Connection>,
+    pub free: Free,
+    /// Tasks of jobs that are not over.
+    pub tasks: BTreeSet<TaskId>,
+    /// Tasks that still run there although the server has given them up; until they are gone, nothing new starts.
+    pub stale: BTreeSet<TaskId>,
+    /// When its tasks are given up, while its agent is away.
+    pub lost_at: Option<Timestamp>,
+}
+
+impl Node {
+    pub fn new(id: NodeId, target: Target, capacity: Capacity) -> Self {
+        Self {
+            target,
+            host: String::new(),
+            incarnation: None,
+            connection: None,
+            free: Free { usable: false, ..Free::whole(id, capacity) },
+            tasks: BTreeSet::new(),
+            stale: BTreeSet::new(),
+            lost_at: None,
+        }
+    }
+
+    /// Whether new tasks may start there follows from the rest.
+    pub fn refresh(&mut self) {
+        self.free.usable = self.connection.is_some() && self.stale.is_empty();
+    }
+
+    /// Sends to the agent if it is there. One that does not take its messages is cut off: when it comes back it says
+    /// what it has, and is told what it missed.
+    pub fn send(&mut self, message: ToAgent) {
+        let Some(connection) = &self.connection else { return };
+        if connection.outbox.try_send(message).is_err() {
+            tracing::warn!(node = %self.free.node, "the agent does not take its messages; disconnected");
+            self.connection = None;
+            self.refresh();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Questions about what is in memory: why a job waits, what nodes have.
+
+use muster_api::problem::{Code, Problem};
+use muster_api::view::{DeviceView, NodeView, Why};
+use muster_model::job::State;
+use muster_model::quantity::format_duration;
+use muster_model::spec::Target;
+use muster_model::task::TaskPhase;
+use muster_model::{JobId, NodeId};
+use muster_scheduler::Waiting;
+
+use super::Core;
+use super::live::{Live, Node};
+
+impl Core {
+    /// Why a job that is not over is where it is; `None` once it is.
+    pub(super) fn why(&self, id: &JobId) -> Option<Why> {
+        let live = self.jobs.get(id)?;
+        Some(match live.job.state {
+            State::Queued => self.why_queued(live),
+            State::Starting => {
+                let ready = live.job.ranks(|task| task.phase != TaskPhase::Assigned).len();
+                let nodes = live.job.policy.nodes;
+                plain("starting", format!("its gang gathers: {ready} of {nodes} tasks are ready"))
+            }
+            State::Running => plain("running", format!("running, attempt {}", live.job.attempt)),
+            State::Stopping => plain("stopping", "its tasks are being stopped".into()),
+            State::Suspended => plain("suspended", "paused by its user".into()),
+            State::Succeeded | State::Failed | State::Stopped => return None,
+        })
+    }
+
+    fn why_queued(&self, live: &Live) -> Why {
+        if live.job.hold {
+            return plain("held", "held in the queue by its user".into());
+        }
+        let now = super::now();
+        if let Some(at) = live.job.eligible_at.filter(|at| *at > now) {
+            let pause = std::time::Duration::try_from(at.duration_since(now)).unwrap_or_default();
+            return plain("backoff", format!("tried again in {}", format_duration(pause)));
+        }
+        let queue = self.queues.get(live.target());
+        let ahead = queue.map_or(0, |queue| queue.range(..live.order).count());
+        let starts = || plain("starting", "it starts now".into());
+        self.obstacle(&live.waiting, live.target(), ahead).unwrap_or_else(starts)
+    }
+
+    /// What keeps a gang from starting now.
+    pub(super) fn obstacle(&self, waiting: &Waiting, target: &Target, ahead: usize) -> Option<Why> {
+        let obstacle = muster_scheduler::explain(&self.free_on(target), waiting, ahead)?;
+        Some(Why {
+            code: obstacle.code.into(),
+            summary: obstacle.summary,
+            constraint: Some(obstacle.constraint),
+            help: Some(obstacle.help),
+        })
+    }
+
+    pub(super) fn node_views(&self) -> Vec<NodeView> {
+        self.nodes.iter().map(|(id, node)| self.node_view(id, node)).collect()
+    }
+
+    fn node_view(&self, id: &NodeId, node: &Node) -> NodeView {
+        let (free, capacity) = (&node.free, &node.free.capacity);
+        NodeView {
+            id: id.clone(),
+            engine: node.target.engine().into(),
+            host: node.host.clone(),
+            connected: node.connection.is_some(),
+            agent_pid: node.connection.as_ref().map(|connection| connection.pid),
+            agent_version: node.connection.as_ref().map(|connection| connection.version.clone()),
+            cpu_millis: capacity.cpu_millis,
+            cpu_millis_used: capacity.cpu_millis - free.cpu_millis,
+            memory_bytes: capacity.memory_bytes,
+            memory_bytes_used: capacity.memory_bytes - free.memory_bytes,
+            slots: capacity.slots,
+            slots_used: capacity.slots - free.slots,
+            devices: capacity
+                .devices
+                .iter()
+                .map(|device| DeviceView { device: device.clone(), job: self.holder(node, device.index) })
+                .collect(),
+        }
+    }
+
+    fn holder(&self, node: &Node, device: u32) -> Option<JobId> {
+        let holds = |task: &&muster_model::TaskId| {
+            self.jobs
+                .get(&task.attempt.job)
+                .and_then(|live| live.job.tasks.get(task.rank as usize))
+                .is_some_and(|task| task.placement.devices.contains(&device))
+        };
+        node.tasks.iter().find(holds).map(|task| task.attempt.job.clone())
+    }
+}
+
+fn plain(code: &str, summary: String) -> Why {
+    Why { code: code.into(), summary, constraint: None, help: None }
+}
+
+/// A failure of the store, as a caller may see it.
+pub(crate) fn internal(error: &muster_store::Error) -> Problem {
+    tracing::error!(error = %error, "the store failed");
+    Problem::new(Code::Internal, "the server could not read its database")
+}

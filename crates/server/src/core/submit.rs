@@ -1,0 +1,195 @@
+//! Accepting jobs and bundles, and removing jobs.
+
+use std::sync::Arc;
+
+use muster_api::problem::{Code, Problem};
+use muster_api::view::Why;
+use muster_link::message::{Bundle, ToAgent};
+use muster_model::bundle::Manifest;
+use muster_model::job::{Job, Policy, State};
+use muster_model::spec::{FieldError, JobSpec};
+use muster_model::{BundleId, JobId, Timestamp};
+use muster_scheduler::{Free, Need, Waiting, fits_ever};
+use muster_store::{Change, NewJob};
+use serde_json::json;
+
+use super::Core;
+use super::batch::{Answer, Batch, Touched};
+use super::input::{Reply, Submission};
+use super::live::Live;
+
+/// The workspace of a job that names none.
+const DEFAULT_WORKSPACE: &str = "default";
+
+impl Core {
+    pub(super) fn on_submit(
+        &mut self,
+        submission: Submission,
+        reply: Reply<JobId>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        match self.repeated(&submission, batch) {
+            Ok(Some(job)) => return batch.answers.push(Answer::Job(reply, job)),
+            Ok(None) => {}
+            Err(problem) => return drop(reply.send(Err(problem))),
+        }
+        let bundle = match self.check(&submission.spec).and_then(|()| self.find_bundle(&submission, batch)) {
+            Ok(bundle) => bundle,
+            Err(problem) => return drop(reply.send(Err(problem))),
+        };
+        let id = self.accept(submission, bundle, batch, now);
+        batch.answers.push(Answer::Job(reply, id));
+    }
+
+    /// The job an earlier request with the same key made.
+    fn repeated(&self, submission: &Submission, batch: &Batch) -> Result<Option<JobId>, Problem> {
+        let Some((key, digest)) = &submission.idempotency else { return Ok(None) };
+        let earlier = match batch.keys.get(key) {
+            Some(earlier) => Some(earlier.clone()),
+            None => {
+                let stored =
+                    self.parts.readers.idempotent(key).map_err(|error| super::query::internal(&error))?;
+                stored.map(|row| (row.request_digest, row.job))
+            }
+        };
+        match earlier {
+            Some((earlier, job)) if earlier == *digest => Ok(Some(job)),
+            Some((_, job)) => Err(Problem::new(
+                Code::IdempotencyConflict,
+                format!("the Idempotency-Key was already used for {job}, with another request"),
+            )
+            .hint("use a new key for a new request")),
+            None => Ok(None),
+        }
+    }
+
+    /// What can only be checked against the present: names in use, and whether the gang could ever fit.
+    fn check(&self, spec: &JobSpec) -> Result<(), Problem> {
+        let mut errors = Vec::new();
+        if let Some(name) = spec.name.as_ref().filter(|name| self.names.contains_key(*name)) {
+            let message = format!(
+                "`{name}` is the name of a job that is not over; choose another, or `muster stop {name}`"
+            );
+            errors.push(FieldError::new("name", message));
+        }
+        let nodes = self.free_nodes(spec);
+        let waiting =
+            Waiting { job: JobId::from_random(0), nodes: spec.nodes, need: Need::from(&spec.resources) };
+        // A node that has not said what it has yet may have anything.
+        let known = !nodes.is_empty() && nodes.iter().all(|node| node.capacity.slots > 0);
+        if known && !fits_ever(&nodes, spec.nodes, &waiting.need) {
+            let whole: Vec<Free> = nodes.iter().map(|node| Free { usable: true, ..node.clone() }).collect();
+            if let Some(obstacle) = muster_scheduler::explain(&whole, &waiting, 0) {
+                let field = if waiting.need.devices.is_some() {
+                    "resources.gpus"
+                } else if spec.nodes > 1 {
+                    "nodes"
+                } else {
+                    "resources"
+                };
+                errors.push(FieldError::new(field, format!("{}; {}", obstacle.constraint, obstacle.help)));
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
+    }
+
+    fn find_bundle(&self, submission: &Submission, batch: &Batch) -> Result<Option<Arc<Bundle>>, Problem> {
+        let Some(id) = &submission.bundle else { return Ok(None) };
+        let stored = match batch.bundles.get(id) {
+            Some(manifest) => Some(manifest.clone()),
+            None => {
+                let row = self.parts.readers.bundle(id).map_err(|error| super::query::internal(&error))?;
+                row.map(|row| row.manifest)
+            }
+        };
+        match stored {
+            Some(manifest) => Ok(Some(Arc::new(Bundle { id: id.clone(), manifest }))),
+            None => Err(Problem::new(Code::BundleIncomplete, format!("{id} is not here, or not whole"))
+                .hint("send it first: POST /api/v1/bundles, then PUT each missing chunk")),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        submission: Submission,
+        bundle: Option<Arc<Bundle>>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) -> JobId {
+        let Submission { spec, owner, environment, idempotency, .. } = submission;
+        let id = JobId::from_random(crate::random::bits());
+        let policy = Policy { nodes: spec.nodes, on_failure: spec.on_failure, retries: spec.retries.clone() };
+        let job = Job::new(id.clone(), policy);
+        let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
+        if let Some((key, digest)) = &idempotency {
+            batch.keys.insert(key.clone(), (digest.clone(), id.clone()));
+        }
+        batch.first.push(Change::NewJob(Box::new(NewJob {
+            job: job.clone(),
+            name: name.clone(),
+            owner,
+            workspace: spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()),
+            spec: spec.clone(),
+            parent: None,
+            index: None,
+            bundle: bundle.as_ref().map(|bundle| bundle.id.clone()),
+            environment,
+            idempotency,
+            submitted_at: now,
+        })));
+        batch.event(&id, 0, now, "submitted", json!({ "name": name }));
+        batch.jobs.insert(id.clone(), Touched::default());
+        self.next_seq += 1;
+        self.adopt(Live::new(job, name, Arc::new(spec), bundle, self.next_seq));
+        self.dirty = true;
+        id
+    }
+
+    pub(super) fn on_put_bundle(
+        &mut self,
+        id: BundleId,
+        manifest: Manifest,
+        reply: Reply<()>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        batch.bundles.insert(id.clone(), manifest.clone());
+        batch.first.push(Change::Bundle { id, manifest, at: now });
+        batch.answers.push(Answer::Done(reply));
+    }
+
+    /// Only what is over can be removed; its nodes then drop its files.
+    pub(super) fn on_remove(&mut self, id: JobId, reply: Reply<()>, batch: &mut Batch) {
+        let over = |state: State| state.is_terminal();
+        if let Some(live) = self.jobs.get(&id).filter(|live| !over(live.job.state)) {
+            let problem = Problem::new(Code::InvalidState, format!("{id} is {}", live.job.state))
+                .hint(format!("stop it first: `muster stop {id}`, or `muster rm --force {id}`"));
+            return drop(reply.send(Err(problem)));
+        }
+        if batch.jobs.contains_key(&id) || batch.removed.contains(&id) {
+            let problem = Problem::new(Code::InvalidState, format!("{id} is just ending")).hint("try again");
+            return drop(reply.send(Err(problem)));
+        }
+        for node in self.nodes.keys() {
+            batch.messages.push((node.clone(), ToAgent::Remove { job: id.clone() }));
+        }
+        self.ended.retain(|task, _| task.attempt.job != id);
+        batch.removed.push(id);
+        batch.answers.push(Answer::Done(reply));
+    }
+
+    /// What would happen to a job, if it were submitted now.
+    pub(super) fn preview(&self, spec: &JobSpec) -> Result<Why, Problem> {
+        self.check(spec)?;
+        let waiting =
+            Waiting { job: JobId::from_random(0), nodes: spec.nodes, need: Need::from(&spec.resources) };
+        let ahead = self.queues.get(&spec.on).map_or(0, |queue| queue.len());
+        Ok(self.obstacle(&waiting, &spec.on, ahead).unwrap_or_else(|| Why {
+            code: "starts_now".into(),
+            summary: "it would start now".into(),
+            constraint: None,
+            help: None,
+        }))
+    }
+}

@@ -1,0 +1,1 @@
+//! The core on its own: a real store, no network.

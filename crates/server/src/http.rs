@@ -1,0 +1,106 @@
+//! The REST interface: one file for each group of endpoints, and the document made from them.
+//!
+//! A handler reads its request, asks the core or the readers, and shapes the reply. It decides nothing.
+
+mod bundle;
+mod event;
+mod failure;
+mod job;
+mod log;
+mod metrics;
+mod node;
+mod server;
+mod sse;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+pub(crate) use failure::Failure;
+use muster_api::problem::{Code, Problem};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::state::{Shared, Visit};
+
+/// Requests other than chunks are small; the largest carries an environment.
+const MAX_BODY: usize = 8 << 20;
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Muster",
+    description = "Runs training code as distributed jobs. Errors are RFC 9457 problem documents with stable codes.",
+    license(name = "Apache-2.0")
+))]
+struct Document;
+
+/// The OpenAPI document, as served and as committed.
+pub fn openapi() -> String {
+    let (_, document) = api().split_for_parts();
+    let mut text = document.to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn api() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(job::create, job::list))
+        .routes(routes!(job::show, job::remove))
+        .routes(routes!(job::stop))
+        .routes(routes!(job::why))
+        .routes(routes!(event::follow))
+        .routes(routes!(log::follow))
+        .routes(routes!(node::list))
+        .routes(routes!(bundle::put))
+        .routes(routes!(bundle::put_chunk))
+        .routes(routes!(server::show))
+        .routes(routes!(server::shutdown))
+}
+
+/// Who is on the other end of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The Unix socket: its mode has checked the user.
+    Private,
+    /// TCP: everyone must show the token.
+    Public,
+}
+
+/// Everything served through one door.
+pub(crate) fn router(shared: &Arc<Shared>, door: Door) -> Router {
+    let (api, document) = api().split_for_parts();
+    let text = document.to_json().unwrap_or_default();
+    let people = api
+        .route("/metrics", get(metrics::show))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state((shared.clone(), door), guard));
+    Router::new()
+        .merge(people)
+        .route("/healthz", get(async || "ok\n"))
+        .route(
+            "/api/v1/openapi.json",
+            get(async move || ([("content-type", "application/json")], text.clone())),
+        )
+        .route(muster_link::dial::PATH, get(crate::link::accept))
+        .fallback(async || Failure(Problem::new(Code::NotFound, "there is nothing at this address")))
+        .method_not_allowed_fallback(async || {
+            Failure(Problem::new(Code::MethodNotAllowed, "this address does not take that method"))
+        })
+        .with_state(shared.clone())
+}
+
+/// Lets in who may come in, and counts visits, so that the server knows when nobody needs it.
+async fn guard(State((shared, door)): State<(Arc<Shared>, Door)>, request: Request, next: Next) -> Response {
+    if door == Door::Public && !shared.auth.is_person(request.headers()) {
+        let problem = Problem::new(Code::Unauthorized, "the bearer token is missing or wrong")
+            .hint("set MUSTER_TOKEN to the content of the server's `token` file");
+        return Failure(problem).into_response();
+    }
+    let visit = Visit::begin(shared);
+    // The visit lasts as long as the body does: a follower is a visitor.
+    next.run(request).await.map(|body| sse::hold(body, visit))
+}

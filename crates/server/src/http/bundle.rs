@@ -1,0 +1,75 @@
+//! Code: ask what is missing, send it, and the bundle is there.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use muster_api::problem::{Code, Problem};
+use muster_api::view::{BundleStatus, PutBundle};
+use muster_model::ChunkId;
+use muster_model::bundle::Manifest;
+use muster_model::spec::FieldError;
+
+use super::failure::{Failure, Json};
+use crate::chunk_store::{MAX_CHUNK, MAX_CHUNKS, PutError, bundle_id};
+use crate::core::Input;
+use crate::state::Shared;
+
+/// Name a bundle. Once nothing is missing it can be used; until then, send what is, and ask again.
+#[utoipa::path(post, path = "/api/v1/bundles", tag = "bundles", request_body = PutBundle,
+    responses((status = 200, body = BundleStatus), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn put(
+    State(shared): State<Arc<Shared>>,
+    Json(request): Json<PutBundle>,
+) -> Result<Json<BundleStatus>, Failure> {
+    let manifest = Manifest { chunks: request.chunks };
+    let too_long = manifest.chunks.iter().position(|chunk| chunk.bytes > MAX_CHUNK as u64);
+    if let Some(i) = too_long {
+        let message = format!("must be at most {MAX_CHUNK}");
+        return Err(Problem::fields(vec![FieldError::new(format!("chunks[{i}].bytes"), message)]).into());
+    }
+    if manifest.chunks.len() > MAX_CHUNKS {
+        return Err(Problem::fields(vec![FieldError::new(
+            "chunks",
+            format!("must be at most {MAX_CHUNKS}"),
+        )])
+        .into());
+    }
+    let id = bundle_id(&manifest);
+    let (store, asked) = (shared.clone(), manifest.clone());
+    let missing = crate::log_store::blocking(move || Ok(store.chunks.missing(&asked)))
+        .await
+        .map_err(|_| Problem::new(Code::Internal, "the bundle could not be looked up"))?;
+    if missing.is_empty() {
+        shared.core.ask(|reply| Input::PutBundle(id.clone(), manifest, reply)).await?;
+    }
+    Ok(Json(BundleStatus { id, missing }))
+}
+
+/// Send a chunk.
+#[utoipa::path(put, path = "/api/v1/chunks/{chunk}", tag = "bundles", params(("chunk" = String, Path)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn put_chunk(
+    State(shared): State<Arc<Shared>>,
+    Path(chunk): Path<String>,
+    body: Body,
+) -> Result<StatusCode, Failure> {
+    let id: ChunkId =
+        chunk.parse().map_err(|error| Problem::new(Code::InvalidRequest, format!("{error}")))?;
+    let bytes = to_bytes(body, MAX_CHUNK)
+        .await
+        .map_err(|_| Problem::new(Code::TooLarge, format!("a chunk may have at most {MAX_CHUNK} bytes")))?;
+    let stored = tokio::task::spawn_blocking(move || shared.chunks.put(&id, &bytes)).await;
+    match stored.unwrap_or_else(|error| Err(PutError::Io(std::io::Error::other(error)))) {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(error @ PutError::Mismatch) => Err(Problem::new(Code::ChunkMismatch, error.to_string()).into()),
+        Err(PutError::Io(error)) => {
+            tracing::error!(%error, "a chunk cannot be written");
+            let problem =
+                Problem::new(Code::Unavailable, format!("the server cannot keep the chunk: {error}"));
+            Err(problem.hint("check free space in the server's data directory").into())
+        }
+    }
+}

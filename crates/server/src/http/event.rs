@@ -1,0 +1,108 @@
+//! What happened to a job, as it happens.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures::stream;
+use muster_api::problem::Problem;
+use muster_api::view::{EventView, EventsQuery};
+use muster_model::JobId;
+use tokio::sync::watch;
+
+use super::failure::{Failure, Params};
+use super::job::{read, resolve, row};
+use super::sse;
+use crate::core::internal;
+use crate::state::Shared;
+use crate::view;
+
+/// Events read at once.
+const PAGE: u32 = 500;
+
+/// Follow a job's events. Server-sent events `event` (an `EventView`) and, last, `end`.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/events", tag = "jobs", params(EventsQuery, ("job" = String, Path)),
+    responses((status = 200, body = EventView, content_type = "text/event-stream"),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn follow(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+    Params(query): Params<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let job = read(&shared, move |readers| resolve(readers, &job)).await?;
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let follower = Follower {
+        news: shared.news.clone(),
+        shared,
+        job,
+        after: query.after.or(last).unwrap_or(0),
+        follow: query.follow,
+        ready: VecDeque::new(),
+        done: false,
+    };
+    Ok(sse::reply(stream::unfold(follower, async |mut follower| {
+        let event = follower.next().await?;
+        Some((event, follower))
+    })))
+}
+
+struct Follower {
+    shared: Arc<Shared>,
+    news: watch::Receiver<u64>,
+    job: JobId,
+    after: u64,
+    follow: bool,
+    ready: VecDeque<Event>,
+    done: bool,
+}
+
+impl Follower {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.done {
+                return None;
+            }
+            // Whatever is written from here on wakes the wait below.
+            self.news.borrow_and_update();
+            if let Err(problem) = self.fill().await {
+                self.done = true;
+                return Some(sse::event("error", None, &problem));
+            }
+            if self.ready.is_empty() && !self.done {
+                tokio::select! {
+                    changed = self.news.changed() => changed.ok()?,
+                    () = self.shared.stop.cancelled() => return None,
+                }
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), Problem> {
+        let (job, after) = (self.job.clone(), self.after);
+        let (rows, job) = read(&self.shared, move |readers| {
+            // The job is read first: what it says is over has all its events.
+            let job = row(readers, &job)?;
+            let rows = readers.events(Some(&job.job.id), after, PAGE).map_err(|error| internal(&error))?;
+            Ok((rows, job))
+        })
+        .await?;
+        let whole = rows.len() < PAGE as usize;
+        for event in rows {
+            self.after = event.seq;
+            let event = view::event(event);
+            self.ready.push_back(sse::event("event", Some(event.seq.to_string()), &event));
+        }
+        if whole && (!self.follow || job.job.state.is_terminal()) {
+            self.ready.push_back(sse::event("end", None, &view::end(&job)));
+            self.done = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! Jobs: make, list, show, stop, remove, and why.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use muster_api::problem::{Code, Problem};
+use muster_api::view::{
+    CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, StopJob, Why,
+};
+use muster_model::JobId;
+use muster_model::job::Event;
+use muster_model::spec::{FieldError, JobSpec};
+use muster_store::{JobFilter, JobRow, Readers, Resolution};
+
+use super::failure::{self, Failure, Json, Params};
+use crate::core::{Input, Submission, internal};
+use crate::state::Shared;
+use crate::view;
+
+/// Jobs on a page when the caller does not say.
+const DEFAULT_PAGE: u32 = 100;
+/// The longest key a client may choose.
+const MAX_KEY: usize = 255;
+
+/// Make a job.
+#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", params(CreateJobQuery,
+    ("Idempotency-Key" = Option<String>, Header, description = "Repeating a request with the same key makes one job.")),
+    request_body = CreateJob,
+    responses((status = 201, body = JobDetail), (status = 200, body = Preview, description = "dry run"),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn create(
+    State(shared): State<Arc<Shared>>,
+    Params(query): Params<CreateJobQuery>,
+    headers: HeaderMap,
+    Json(request): Json<CreateJob>,
+) -> Result<Response, Failure> {
+    let key = idempotency_key(&headers)?;
+    let digest = key.is_some().then(|| digest(&request));
+    let spec = checked(&shared, &request)?;
+    if query.dry_run {
+        let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
+        let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
+        return Ok(Json(Preview { spec, name, why }).into_response());
+    }
+    let submission = Submission {
+        spec,
+        owner: shared.owner.clone(),
+        bundle: request.bundle,
+        environment: request.environment,
+        idempotency: key.zip(digest),
+    };
+    let id = shared.core.ask(|reply| Input::Submit(Box::new(submission), reply)).await?;
+    let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
+    Ok((StatusCode::CREATED, Json(detail)).into_response())
+}
+
+/// Everything about a request that can be checked without looking at other jobs.
+fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
+    let spec = JobSpec::from_value(request.spec.clone()).map_err(Problem::fields)?;
+    let mut errors = Vec::new();
+    match shared.engines.get(spec.on.engine()) {
+        Some(engine) => errors.extend(engine.capabilities().check(&spec)),
+        None => {
+            let names = shared.engines.names().join(", ");
+            let message = format!("this server has no {} engine; it has: {names}", spec.on.engine());
+            errors.push(FieldError::new("on", message));
+        }
+    }
+    for name in request.environment.iter().flat_map(|environment| environment.keys()) {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            errors.push(FieldError::new("environment", format!("`{name}` cannot be the name of a variable")));
+        }
+    }
+    let unsupported = [
+        ("framework", spec.framework.is_some(), "launch contracts are not available on this server"),
+        ("endpoints", !spec.endpoints.is_empty(), "endpoints are not available on this server"),
+        (
+            "outputs",
+            !spec.outputs.is_empty(),
+            "collecting outputs is not available on this server; write to $MUSTER_OUTPUT_DIR",
+        ),
+    ];
+    errors.extend(
+        unsupported
+            .iter()
+            .filter(|(_, asked, _)| *asked)
+            .map(|(field, _, why)| FieldError::new(*field, *why)),
+    );
+    if errors.is_empty() { Ok(spec) } else { Err(Problem::fields(errors)) }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| !key.is_empty() && key.len() <= MAX_KEY);
+    let problem = || {
+        Problem::new(
+            Code::InvalidRequest,
+            format!("the Idempotency-Key must be 1 to {MAX_KEY} plain characters"),
+        )
+    };
+    key.map(|key| Some(key.to_owned())).ok_or_else(problem)
+}
+
+fn digest(request: &CreateJob) -> String {
+    blake3::hash(&serde_json::to_vec(request).unwrap_or_default()).to_hex().to_string()
+}
+
+/// List jobs, newest first.
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(ListJobs),
+    responses((status = 200, body = JobPage), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(query): Params<ListJobs>,
+) -> Result<Json<JobPage>, Failure> {
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    let (filter, limit) = (filter(query)?, limit);
+    let rows =
+        read(&shared, move |readers| readers.jobs(&filter, limit + 1).map_err(|error| internal(&error)))
+            .await?;
+    let more = rows.len() > limit as usize;
+    let next_cursor = rows.get(limit as usize - 1).filter(|_| more).map(|row| row.seq.to_string());
+    let items: Vec<JobSummary> = rows.into_iter().take(limit as usize).map(view::summary).collect();
+    Ok(Json(JobPage { items, next_cursor }))
+}
+
+fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
+    let mut errors = Vec::new();
+    let mut states = Vec::new();
+    for state in query.state.iter().flat_map(|states| states.split(',')) {
+        match state.trim().parse() {
+            Ok(state) => states.push(state),
+            Err(message) => errors.push(FieldError::new("state", message)),
+        }
+    }
+    if !query.limit.is_none_or(|limit| (1..=1000).contains(&limit)) {
+        errors.push(FieldError::new("limit", "must be a whole number from 1 to 1000"));
+    }
+    let before_seq = match query.cursor.as_ref().map(|cursor| cursor.parse()) {
+        Some(Err(_)) => {
+            errors.push(FieldError::new("cursor", "is not one this server gave; start without it"));
+            None
+        }
+        Some(Ok(seq)) => Some(seq),
+        None => None,
+    };
+    if !errors.is_empty() {
+        return Err(Problem::fields(errors));
+    }
+    Ok(JobFilter { states, name: query.name, before_seq, ..JobFilter::default() })
+}
+
+/// Show a job: by id, unique prefix, name, or `last`.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "id, prefix, name or `last`")),
+    responses((status = 200, body = JobDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn show(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+) -> Result<Json<JobDetail>, Failure> {
+    let detail = read(&shared, move |readers| {
+        let id = resolve(readers, &job)?;
+        show_one(readers, &id)
+    })
+    .await?;
+    Ok(Json(detail))
+}
+
+/// Ask a job to end.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/stop", tag = "jobs", params(("job" = String, Path)), request_body = Option<StopJob>,
+    responses((status = 200, body = JobSummary), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn stop(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+    body: Bytes,
+) -> Result<Json<JobSummary>, Failure> {
+    let StopJob { grace_ms } = failure::optional(&body)?;
+    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
+    let event = Event::Stop { grace: grace_ms.map(std::time::Duration::from_millis) };
+    shared.core.ask(|reply| Input::Job(id.clone(), event, reply)).await?;
+    let row = read(&shared, move |readers| row(readers, &id)).await?;
+    Ok(Json(view::row_summary(&row)))
+}
+
+/// Remove a job that is over, with its log and files.
+#[utoipa::path(delete, path = "/api/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+) -> Result<StatusCode, Failure> {
+    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
+    shared.core.ask(|reply| Input::Remove(id.clone(), reply)).await?;
+    let logs = shared.logs.clone();
+    if let Err(error) = crate::log_store::blocking(move || logs.remove(&id)).await {
+        tracing::warn!(%error, "a removed job's log could not be deleted");
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Why a job waits, or why it ended.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", params(("job" = String, Path)),
+    responses((status = 200, body = Why), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn why(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+) -> Result<Json<Why>, Failure> {
+    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
+    if let Some(why) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
+        return Ok(Json(why));
+    }
+    let row = read(&shared, move |readers| row(readers, &id)).await?;
+    Ok(Json(view::why_over(&row)))
+}
+
+/// Reads the database off the threads that serve connections.
+pub(super) async fn read<T: Send + 'static>(
+    shared: &Shared,
+    work: impl FnOnce(&Readers) -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    let readers = shared.readers.clone();
+    tokio::task::spawn_blocking(move || work(&readers))
+        .await
+        .unwrap_or_else(|_| Err(Problem::new(Code::Internal, "the request failed")))
+}
+
+/// The one job a selector means.
+pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Problem> {
+    let shown: String = selector.chars().take(80).collect();
+    match readers.resolve(selector).map_err(|error| internal(&error))? {
+        Resolution::One(id) => Ok(id),
+        Resolution::None if selector == "last" => {
+            Err(Problem::new(Code::NotFound, "there are no jobs yet")
+                .hint("`muster run -- COMMAND` makes one"))
+        }
+        Resolution::None => Err(Problem::new(Code::NotFound, format!("there is no job `{shown}`"))
+            .hint("`muster ps --all` lists them; a name, an id or the beginning of one will do")),
+        Resolution::Many(fitting) => {
+            let list: Vec<String> =
+                fitting.iter().take(5).map(|(id, name)| format!("{id} ({name})")).collect();
+            Err(Problem::new(Code::Ambiguous, format!("`{shown}` fits several jobs: {}", list.join(", ")))
+                .hint("write more of the id"))
+        }
+    }
+}
+
+pub(super) fn row(readers: &Readers, id: &JobId) -> Result<JobRow, Problem> {
+    let row = readers.job(id).map_err(|error| internal(&error))?;
+    row.ok_or_else(|| Problem::new(Code::NotFound, format!("there is no job `{id}`")))
+}
+
+fn show_one(readers: &Readers, id: &JobId) -> Result<JobDetail, Problem> {
+    view::detail(readers, row(readers, id)?)
+}

@@ -1,0 +1,60 @@
+//! Keeps an agent running on every node of the fleets: at the start, and whenever one goes away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use muster_engine::StartRequest;
+use muster_model::NodeId;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::Input;
+use crate::state::Shared;
+
+/// How soon a start that brought no agent is repeated; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Runs until cancelled.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    nodes: Vec<(NodeId, &'static str)>,
+    mut away: mpsc::UnboundedReceiver<NodeId>,
+    stop: CancellationToken,
+) {
+    let mut starting = FuturesUnordered::new();
+    for (node, engine) in &nodes {
+        starting.push(bring_back(&shared, node.clone(), engine));
+    }
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some(node) = away.recv() => {
+                if let Some((_, engine)) = nodes.iter().find(|(known, _)| *known == node) {
+                    starting.push(bring_back(&shared, node, engine));
+                }
+            }
+            Some(()) = starting.next() => {}
+        }
+    }
+}
+
+async fn bring_back(shared: &Shared, node: NodeId, engine: &str) {
+    let Some(engine) = shared.engines.get(engine) else { return };
+    let request = StartRequest { token: shared.auth.node_token(&node), node };
+    let mut pause = FIRST_PAUSE;
+    while !is_connected(shared, &request.node).await {
+        if let Err(error) = engine.start(&request).await {
+            tracing::warn!(node = %request.node, %error, source = ?error.source, "the agent could not be started");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn is_connected(shared: &Shared, node: &NodeId) -> bool {
+    let nodes = shared.core.ask(Input::Nodes).await.unwrap_or_default();
+    nodes.iter().any(|view| view.id == *node && view.connected)
+}

@@ -1,0 +1,22 @@
+//! The control plane: one process that owns jobs, talks to agents, and answers the API.
+//!
+//! [`core`] decides and persists; everything else is a thin shell around it: `http` turns requests into inputs,
+//! `link` carries agents' words, `keeper` has engines start agents, `log_store` and `chunk_store` keep bytes.
+//! Handlers never talk to an engine or write to the database themselves.
+
+mod auth;
+mod chunk_store;
+mod core;
+mod engines;
+mod http;
+mod keeper;
+mod link;
+mod log_store;
+mod random;
+mod service;
+mod state;
+mod view;
+
+pub use engines::Engines;
+pub use http::openapi;
+pub use service::{Error, Listen, Options, run};

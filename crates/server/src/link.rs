@@ -1,0 +1,203 @@
+//! Agents dialling in: the two connections of each, and what they carry.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use futures::{SinkExt, StreamExt};
+use muster_api::problem::{Code, Problem};
+use muster_link::control::{self, Received};
+use muster_link::message::{Hello, StreamHeader, ToAgent, ToServer};
+use muster_link::session::{self, Side, Stream};
+use muster_model::NodeId;
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::core::{ConnectionId, Input};
+use crate::http::Failure;
+use crate::state::Shared;
+
+/// Messages an agent may be behind before it is cut off; enough for the largest burst of prepares to one node.
+const OUTBOX: usize = 4096;
+/// A connection says something at least this often.
+const PING: Duration = Duration::from_secs(5);
+/// A peer silent for three pings is gone.
+const SILENCE: Duration = Duration::from_secs(15);
+/// Streams one agent may have served at once; the rest wait in its session.
+const STREAMS: usize = 1024;
+
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+/// What an agent says in the URL it dials.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dial {
+    channel: String,
+    node: NodeId,
+}
+
+/// `GET /api/v1/link`: the upgrade.
+pub(crate) async fn accept(
+    State(shared): State<Arc<Shared>>,
+    Query(dial): Query<Dial>,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    if !shared.auth.is_node(&dial.node, &headers) {
+        return Failure(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)))
+            .into_response();
+    }
+    upgrade.on_upgrade(async move |socket| {
+        let result = match dial.channel.as_str() {
+            "control" => serve_control(&shared, &dial.node, bytes(socket)).await,
+            _ => serve_bulk(&shared, bytes(socket)).await,
+        };
+        if let Err(error) = result {
+            tracing::debug!(node = %dial.node, channel = dial.channel, %error, "a link ended");
+        }
+    })
+}
+
+/// An upgraded WebSocket as bytes.
+fn bytes(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    let reduced = socket
+        .filter_map(|message| {
+            std::future::ready(match message {
+                Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
+                Ok(_) => None,
+                Err(error) => Some(Err(io::Error::other(error))),
+            })
+        })
+        .sink_map_err(io::Error::other)
+        .with(|bytes: Bytes| std::future::ready(io::Result::Ok(Message::Binary(bytes))));
+    muster_link::websocket::bytes(reduced)
+}
+
+async fn serve_control(
+    shared: &Shared,
+    node: &NodeId,
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> io::Result<()> {
+    let (_opener, mut incoming, driver) = session::start(io, Side::Server);
+    let conversation = async {
+        let stream = timeout(SILENCE, incoming.next()).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (reader, writer) = tokio::io::split(stream);
+        let mut reader = BufReader::new(reader);
+        let hello = receive_hello(&mut reader, node).await?;
+        let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        let connected = Input::AgentConnected { connection, hello: Box::new(hello), outbox: outbox.clone() };
+        shared.core.tell(connected).await.map_err(io::Error::other)?;
+        let ended = tokio::select! {
+            ended = receive_all(shared, connection, node, &mut reader, outbox) => ended,
+            ended = send_all(messages, BufWriter::new(writer)) => ended,
+        };
+        // The core may already be gone.
+        drop(shared.core.tell(Input::AgentGone { connection, node: node.clone() }).await);
+        ended
+    };
+    // The conversation must get to say that the agent is gone, also when the connection ends first.
+    let mut conversation = std::pin::pin!(conversation);
+    tokio::select! {
+        ended = &mut conversation => ended,
+        _ = driver => conversation.await,
+    }
+}
+
+async fn receive_hello(reader: &mut BufReader<ReadHalf<Stream>>, node: &NodeId) -> io::Result<Hello> {
+    match timeout(SILENCE, control::receive(reader)).await?? {
+        Some(Received::Message(ToServer::Hello(hello))) if hello.node == *node => Ok(*hello),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the agent did not say hello for its node")),
+    }
+}
+
+async fn receive_all(
+    shared: &Shared,
+    connection: ConnectionId,
+    node: &NodeId,
+    reader: &mut BufReader<ReadHalf<Stream>>,
+    outbox: mpsc::Sender<ToAgent>,
+) -> io::Result<()> {
+    while let Some(received) = timeout(SILENCE, control::receive(reader)).await?? {
+        match received {
+            Received::Message(ToServer::Ping) => {}
+            Received::Message(message) => {
+                let said = Input::AgentSaid { connection, node: node.clone(), message };
+                shared.core.tell(said).await.map_err(io::Error::other)?;
+            }
+            Received::Unknown { kind } => {
+                let _ = outbox.try_send(ToAgent::Unsupported { what: kind });
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn send_all(
+    mut messages: mpsc::Receiver<ToAgent>,
+    mut writer: BufWriter<WriteHalf<Stream>>,
+) -> io::Result<()> {
+    loop {
+        match timeout(PING, messages.recv()).await {
+            Ok(Some(message)) => control::send(&mut writer, &message).await?,
+            // The core has dropped this connection.
+            Ok(None) => return Ok(()),
+            Err(_) => control::send(&mut writer, &ToAgent::Ping).await?,
+        }
+        while let Ok(message) = messages.try_recv() {
+            control::send(&mut writer, &message).await?;
+        }
+        writer.flush().await?;
+    }
+}
+
+async fn serve_bulk(
+    shared: &Arc<Shared>,
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> io::Result<()> {
+    let (_opener, mut incoming, driver) = session::start(io, Side::Server);
+    let mut driver = std::pin::pin!(driver);
+    let mut streams = JoinSet::new();
+    loop {
+        tokio::select! {
+            ended = &mut driver => return ended,
+            stream = incoming.next(), if streams.len() < STREAMS => match stream {
+                Some(stream) => drop(streams.spawn(serve_stream(shared.clone(), stream))),
+                None => return Ok(()),
+            },
+            Some(done) = streams.join_next() => if let Ok(Err(error)) = done {
+                tracing::debug!(%error, "a bulk stream ended");
+            },
+        }
+    }
+}
+
+async fn serve_stream(shared: Arc<Shared>, stream: Stream) -> io::Result<()> {
+    let mut stream = BufReader::with_capacity(64 * 1024, stream);
+    match timeout(SILENCE, control::receive(&mut stream)).await?? {
+        Some(Received::Message(StreamHeader::Log { task })) => {
+            let result = shared.logs.ingest(&task, stream).await;
+            if result.is_ok() {
+                shared.core.tell(Input::LogClosed(task)).await.map_err(io::Error::other)?;
+            }
+            result
+        }
+        Some(Received::Message(StreamHeader::Chunks { chunks })) => {
+            for chunk in chunks {
+                let store = shared.clone();
+                let bytes = crate::log_store::blocking(move || store.chunks.get(&chunk.id)).await?;
+                stream.write_all(&bytes).await?;
+            }
+            stream.shutdown().await
+        }
+        Some(Received::Unknown { .. }) | None => Ok(()),
+    }
+}

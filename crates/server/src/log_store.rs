@@ -1,0 +1,138 @@
+//! The server's copies of tasks' logs: the agents' bytes, each once, in the same segments.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use muster_link::frame;
+use muster_link::log::{Appender, SegmentDir};
+use muster_link::message::LogHave;
+use muster_link::session::Stream;
+use muster_model::{JobId, TaskId};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::sync::watch;
+
+/// Every log this server keeps.
+pub(crate) struct LogStore {
+    root: PathBuf,
+    /// Logs that someone writes or follows.
+    open: Mutex<HashMap<TaskId, Weak<Log>>>,
+}
+
+/// One task's log, shared by its writer and its followers.
+pub(crate) struct Log {
+    pub dir: SegmentDir,
+    /// How much is here; followers wait on it.
+    end: watch::Sender<u64>,
+    /// How much survives a power cut.
+    durable: AtomicU64,
+    /// One agent connection writes at a time; a new one waits until the old one is gone.
+    writing: tokio::sync::Mutex<()>,
+}
+
+impl Log {
+    /// Notices growth.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+}
+
+impl LogStore {
+    pub fn new(root: PathBuf) -> Self {
+        Self { root, open: Mutex::default() }
+    }
+
+    /// Where a task's log is.
+    pub fn dir(&self, task: &TaskId) -> SegmentDir {
+        let attempt = &task.attempt;
+        SegmentDir::new(
+            self.job_dir(&attempt.job).join(attempt.number.to_string()).join(task.rank.to_string()),
+        )
+    }
+
+    fn job_dir(&self, job: &JobId) -> PathBuf {
+        self.root.join(job.as_str())
+    }
+
+    /// The log, shared with whoever else has it open.
+    pub fn open(&self, task: &TaskId) -> Arc<Log> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(log) = open.get(task).and_then(Weak::upgrade) {
+            return log;
+        }
+        open.retain(|_, log| log.strong_count() > 0);
+        let dir = self.dir(task);
+        let end = dir.end().unwrap_or(0);
+        let log = Arc::new(Log {
+            dir,
+            end: watch::Sender::new(end),
+            // What an earlier life of this server wrote was synced before it was acknowledged as complete.
+            durable: AtomicU64::new(end),
+            writing: tokio::sync::Mutex::default(),
+        });
+        open.insert(task.clone(), Arc::downgrade(&log));
+        log
+    }
+
+    /// Wakes followers of a task that is over, even if nothing more comes.
+    pub fn on_ended(&self, task: &TaskId, _log_bytes: Option<u64>) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(log) = open.get(task).and_then(Weak::upgrade) {
+            log.end.send_modify(|_| {});
+        }
+    }
+
+    /// Whether all of a log of this length is safe here. Of a node that died, nothing more will come.
+    pub fn is_complete(&self, task: &TaskId, log_bytes: Option<u64>) -> bool {
+        let Some(length) = log_bytes else { return true };
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.get(task).and_then(Weak::upgrade) {
+            Some(log) => log.durable.load(Ordering::Acquire) >= length,
+            None => self.dir(task).end().is_ok_and(|end| end >= length),
+        }
+    }
+
+    /// Deletes a removed job's logs.
+    pub fn remove(&self, job: &JobId) -> io::Result<()> {
+        match std::fs::remove_dir_all(self.job_dir(job)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a log from an agent until the stream ends. Bytes are acknowledged when a killed server would still have
+    /// them; when the agent closes the stream, they are on disk.
+    pub async fn ingest(&self, task: &TaskId, mut stream: BufReader<Stream>) -> io::Result<()> {
+        let log = self.open(task);
+        let _writing = log.writing.lock().await;
+        let dir = log.dir.clone();
+        let mut appender = blocking(move || Appender::open(dir).map_err(io::Error::other)).await?;
+        let mut offset = appender.end();
+        muster_link::control::send(&mut stream, &LogHave { offset }).await?;
+        stream.flush().await?;
+        let mut bytes = Vec::new();
+        while let Some(segment) = frame::receive(&mut stream, &mut bytes).await? {
+            let chunk = std::mem::take(&mut bytes);
+            (appender, bytes, offset) = blocking(move || {
+                let end = appender.append_at(segment, offset, &chunk).map_err(io::Error::other)?;
+                Ok((appender, chunk, end))
+            })
+            .await?;
+            log.end.send_replace(offset);
+            stream.write_all(&offset.to_le_bytes()).await?;
+            stream.flush().await?;
+        }
+        blocking(move || appender.sync().map_err(io::Error::other)).await?;
+        log.durable.fetch_max(offset, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// File work, off the threads that serve connections.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

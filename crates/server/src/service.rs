@@ -1,0 +1,296 @@
+//! The server's life: lock, open, listen, serve, and stop without harming a job.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_engine::Family;
+use muster_model::NodeId;
+use muster_model::spec::Target;
+use muster_store::Store;
+use rustix::fs::FlockOperation;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Auth;
+use crate::chunk_store::ChunkStore;
+use crate::core::{Core, Handle, Input, Parts};
+use crate::engines::Engines;
+use crate::http::{Door, router};
+use crate::log_store::LogStore;
+use crate::state::{Activity, Shared};
+
+/// How often the server asks itself whether anyone still needs it, at most.
+const IDLE_CHECK: Duration = Duration::from_secs(15);
+/// How long requests that are being answered may take once the server was told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// The private socket in the data directory.
+    Socket,
+    /// `host:port`, besides the socket.
+    Tcp(String),
+}
+
+/// How to run a server.
+pub struct Options {
+    /// Its data directory.
+    pub home: PathBuf,
+    /// Where else to listen than the socket.
+    pub listen: Listen,
+    /// End after so long with no unfinished job and no client.
+    pub idle_exit: Option<Duration>,
+    /// The engines it has.
+    pub engines: Engines,
+    /// This binary.
+    pub exe: PathBuf,
+    /// The binary's identity.
+    pub build: String,
+    /// The version, for people.
+    pub version: String,
+    /// Whose jobs these are.
+    pub owner: String,
+}
+
+/// Why a server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another one has the data directory.
+    #[error("another server is running on {0}")]
+    AlreadyRunning(PathBuf),
+    /// Something about the data directory or a socket.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The database.
+    #[error("the database cannot be used")]
+    Store(#[from] muster_store::Error),
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { what: what.into(), source }
+}
+
+/// Runs a server until it is told to stop or nobody needs it. `on_ready` is called once requests are answered.
+pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Result<(), Error> {
+    let home = options.home.clone();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&home)
+        .map_err(io_error("create the data directory"))?;
+    let _lock = lock(&home)?;
+    let stop = CancellationToken::new();
+    let server = start(options, stop.clone()).await?;
+    let mut components = JoinSet::new();
+    // Whoever can connect must already find the true record.
+    write_record(&home, &server.shared).map_err(io_error("write server.json"))?;
+    let socket = listen_unix(&home)?;
+    components.spawn(serve_unix(socket, server.shared.clone(), stop.clone()));
+    if let Some(address) = server.tcp {
+        components.spawn(serve_tcp(address, server.shared.clone(), stop.clone()));
+    }
+    components.spawn(crate::keeper::run(server.shared.clone(), server.nodes, server.away, stop.clone()));
+    components.spawn(stop_on_signal(stop.clone()));
+    components.spawn(stop_when_idle(server.shared.clone(), server.idle_exit, stop.clone()));
+    tracing::info!(home = %home.display(), version = server.shared.version, "the server is ready");
+    on_ready(&home);
+    stop.cancelled().await;
+    // Requests that are being answered get their answer; whoever stays longer is cut off.
+    let drained = async { while components.join_next().await.is_some() {} };
+    drop(tokio::time::timeout(DRAIN, drained).await);
+    components.abort_all();
+    drop(fs::remove_file(home.join("server.sock")));
+    drop(server.shared.core.ask(Input::Dismiss).await);
+    let core = server.core;
+    drop(server.shared);
+    while components.join_next().await.is_some() {}
+    drop(tokio::time::timeout(DRAIN, tokio::task::spawn_blocking(move || core.join())).await);
+    tracing::info!("the server has stopped; jobs keep running");
+    Ok(())
+}
+
+struct Server {
+    shared: Arc<Shared>,
+    core: std::thread::JoinHandle<()>,
+    nodes: Vec<(NodeId, &'static str)>,
+    away: mpsc::UnboundedReceiver<NodeId>,
+    tcp: Option<TcpListener>,
+    idle_exit: Option<Duration>,
+}
+
+async fn start(options: Options, stop: CancellationToken) -> Result<Server, Error> {
+    let home = options.home;
+    let Store { writer, readers } = Store::open(&home)?;
+    let engines = Arc::new(options.engines);
+    let logs = Arc::new(LogStore::new(home.join("logs")));
+    let (news, news_receiver) = watch::channel(readers.largest_event_seq()?);
+    let (away_sender, away) = mpsc::unbounded_channel();
+    let nodes = offered(&engines).await;
+    let parts = Parts {
+        writer,
+        readers: readers.clone(),
+        engines: engines.clone(),
+        logs: logs.clone(),
+        news,
+        away: away_sender,
+        exe: options.exe.to_string_lossy().into_owned(),
+        build: options.build.clone(),
+    };
+    let core = Core::load(parts, nodes.iter().map(|(id, target, _)| (id.clone(), target.clone())).collect())?;
+    let (handle, inputs) = Handle::new();
+    let thread = std::thread::Builder::new().name("core".into()).spawn(move || core.run(inputs));
+    let tcp = match options.listen {
+        Listen::Socket => None,
+        Listen::Tcp(address) => {
+            let listener =
+                TcpListener::bind(&address).await.map_err(io_error(format!("listen on {address}")))?;
+            if let Ok(address) = listener.local_addr() {
+                tracing::info!(%address, "listening");
+                fs::write(home.join("server.address"), address.to_string())
+                    .map_err(io_error("write server.address"))?;
+            }
+            Some(listener)
+        }
+    };
+    let shared = Arc::new(Shared {
+        core: handle,
+        readers,
+        engines,
+        logs,
+        chunks: ChunkStore::new(home.join("chunks")),
+        auth: Auth::open(&home).map_err(io_error("read the server's secrets"))?,
+        news: news_receiver,
+        activity: Activity::new(),
+        stop,
+        owner: options.owner,
+        home: home.to_string_lossy().into_owned(),
+        build: options.build,
+        version: options.version,
+        started_at: crate::core::now(),
+    });
+    Ok(Server {
+        shared,
+        core: thread.map_err(io_error("start the core"))?,
+        nodes: nodes.into_iter().map(|(id, _, engine)| (id, engine)).collect(),
+        away,
+        tcp,
+        idle_exit: options.idle_exit,
+    })
+}
+
+/// The nodes of every fleet, with what they are called in a spec.
+async fn offered(engines: &Engines) -> Vec<(NodeId, Target, &'static str)> {
+    let mut all = Vec::new();
+    for engine in engines.iter().filter(|engine| engine.capabilities().family == Family::Fleet) {
+        match engine.nodes().await {
+            Ok(nodes) => {
+                all.extend(nodes.into_iter().map(|node| (node, Target::Local, engine.capabilities().name)))
+            }
+            Err(error) => {
+                tracing::error!(engine = engine.capabilities().name, %error, "the engine does not answer")
+            }
+        }
+    }
+    all
+}
+
+/// Held for life: two servers never share a data directory.
+fn lock(home: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(home.join("server.lock"))
+        .map_err(io_error("open server.lock"))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::AlreadyRunning(home.into())),
+        Err(errno) => Err(io_error("lock server.lock")(errno.into())),
+    }
+}
+
+fn listen_unix(home: &Path) -> Result<UnixListener, Error> {
+    let path = home.join("server.sock");
+    // The lock is ours, so whoever left this socket is gone.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(io_error("remove the old socket")(error));
+        }
+        _ => {}
+    }
+    let short = muster_api::client::unix::socket_path(&path).map_err(io_error("open the data directory"))?;
+    let listener = UnixListener::bind(short.as_path()).map_err(io_error("listen on server.sock"))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(io_error("protect server.sock"))?;
+    Ok(listener)
+}
+
+/// What clients read before they connect: which process and which binary this is.
+fn write_record(home: &Path, shared: &Shared) -> io::Result<()> {
+    let record =
+        serde_json::json!({ "pid": std::process::id(), "build": shared.build, "version": shared.version });
+    let temporary = home.join("server.json.new");
+    fs::write(&temporary, record.to_string())?;
+    fs::rename(temporary, home.join("server.json"))
+}
+
+async fn serve_unix(listener: UnixListener, shared: Arc<Shared>, stop: CancellationToken) {
+    let app = router(&shared, Door::Private);
+    drop(shared);
+    let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "the socket is no longer served");
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
+    let app = router(&shared, Door::Public);
+    drop(shared);
+    let listener = axum::serve::ListenerExt::tap_io(listener, |stream| drop(stream.set_nodelay(true)));
+    let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "the port is no longer served");
+    }
+}
+
+async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return tracing::error!("signals cannot be caught");
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = stop.cancelled() => {}
+    }
+    stop.cancel();
+}
+
+async fn stop_when_idle(shared: Arc<Shared>, limit: Option<Duration>, stop: CancellationToken) {
+    let Some(limit) = limit else { return };
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(limit.min(IDLE_CHECK).max(Duration::from_millis(10))) => {}
+            () = stop.cancelled() => return,
+        }
+        if shared.activity.idle() >= limit && matches!(shared.core.ask(Input::Unfinished).await, Ok(0)) {
+            tracing::info!("nobody needs this server; it ends");
+            return stop.cancel();
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What every handler shares.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use muster_model::Timestamp;
+use muster_store::Readers;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Auth;
+use crate::chunk_store::ChunkStore;
+use crate::core::Handle;
+use crate::engines::Engines;
+use crate::log_store::LogStore;
+
+/// What every handler shares.
+pub(crate) struct Shared {
+    pub core: Handle,
+    pub readers: Readers,
+    pub engines: Arc<Engines>,
+    pub logs: Arc<LogStore>,
+    pub chunks: ChunkStore,
+    pub auth: Auth,
+    pub news: watch::Receiver<u64>,
+    pub activity: Activity,
+    pub stop: CancellationToken,
+    pub owner: String,
+    pub home: String,
+    pub build: String,
+    pub version: String,
+    pub started_at: Timestamp,
+}
+
+/// Whether anybody uses the server.
+pub(crate) struct Activity {
+    begun: Instant,
+    /// Requests being served, streams included.
+    active: AtomicU64,
+    /// When the last one ended, in milliseconds since `begun`.
+    last: AtomicU64,
+}
+
+impl Activity {
+    pub fn new() -> Self {
+        Self { begun: Instant::now(), active: AtomicU64::new(0), last: AtomicU64::new(0) }
+    }
+
+    /// A request is served for as long as the guard lives.
+    pub fn enter(self: &Activity) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn leave(&self) {
+        self.last.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// For how long nobody has asked for anything.
+    pub fn idle(&self) -> Duration {
+        if self.active.load(Ordering::Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        self.begun.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
+    }
+}
+
+/// Counts a request, also when it is cancelled, until dropped.
+pub(crate) struct Visit(pub Arc<Shared>);
+
+impl Visit {
+    pub fn begin(shared: Arc<Shared>) -> Self {
+        shared.activity.enter();
+        Self(shared)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.activity.leave();
+    }
+}

@@ -1,0 +1,120 @@
+//! From stored rows to what the API shows.
+
+use muster_api::problem::Problem;
+use muster_api::view::{AttemptView, EventView, JobDetail, JobSummary, StreamEnd, TaskView, Why};
+use muster_model::job::State;
+use muster_model::{JobId, Reason, Task};
+use muster_store::{EventRow, JobRow, JobSummaryRow, Readers};
+
+use crate::core::internal;
+
+/// A job in a list.
+pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
+    JobSummary {
+        message: row.reason.as_ref().map(Reason::message),
+        id: row.id,
+        name: row.name,
+        state: row.state,
+        reason: row.reason,
+        nodes: row.nodes,
+        gpus: row.gpus,
+        command: row.command,
+        on: row.on,
+        owner: row.owner,
+        attempt: row.attempt,
+        exit_code: row.exit_code,
+        submitted_at: row.submitted_at,
+        started_at: row.started_at,
+        ended_at: row.ended_at,
+    }
+}
+
+/// The same of a whole row.
+pub(crate) fn row_summary(row: &JobRow) -> JobSummary {
+    let job = &row.job;
+    JobSummary {
+        id: job.id.clone(),
+        name: row.name.clone(),
+        state: job.state,
+        reason: job.reason.clone(),
+        message: job.reason.as_ref().map(Reason::message),
+        nodes: row.spec.nodes,
+        gpus: row.spec.resources.gpus.as_ref().map(ToString::to_string),
+        command: row.spec.command.to_string(),
+        on: row.spec.on.to_string(),
+        owner: row.owner.clone(),
+        attempt: job.attempt,
+        exit_code: job.exit_code(),
+        submitted_at: row.submitted_at,
+        started_at: job.started_at,
+        ended_at: job.ended_at,
+    }
+}
+
+/// A job in full.
+pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Problem> {
+    let attempts = readers.attempts(&row.job.id).map_err(|error| internal(&error))?;
+    let views = attempts.into_iter().map(|attempt| {
+        let tasks = readers.tasks(&row.job.id, attempt.number).map_err(|error| internal(&error))?;
+        Ok(AttemptView {
+            number: attempt.number,
+            started_at: attempt.started_at,
+            ended_at: attempt.ended_at,
+            reason: attempt.reason,
+            tasks: (0..).zip(tasks).map(|(rank, task)| self::task(rank, task)).collect(),
+        })
+    });
+    Ok(JobDetail {
+        summary: row_summary(&row),
+        attempts: views.collect::<Result<_, Problem>>()?,
+        spec: (*row.spec).clone(),
+        bundle: row.bundle,
+        failed_rank: row.job.failed_rank,
+    })
+}
+
+fn task(rank: u32, task: Task) -> TaskView {
+    let failure = task.end.and_then(|end| end.failure);
+    TaskView {
+        rank,
+        node: task.placement.node,
+        devices: task.placement.devices,
+        phase: task.phase,
+        address: task.address,
+        message: failure.as_ref().map(Reason::message),
+        failure,
+        started_at: task.started_at,
+        ended_at: task.ended_at,
+    }
+}
+
+pub(crate) fn event(row: EventRow) -> EventView {
+    EventView { seq: row.seq, at: row.at, attempt: row.attempt, kind: row.kind, body: row.body }
+}
+
+pub(crate) fn end(row: &JobRow) -> StreamEnd {
+    StreamEnd { job: row_summary(row), failed_rank: row.job.failed_rank }
+}
+
+/// Why a job that is over ended as it did.
+pub(crate) fn why_over(row: &JobRow) -> Why {
+    let job = &row.job;
+    let Some(reason) = job.reason.as_ref().filter(|_| job.state != State::Succeeded) else {
+        return Why {
+            code: "succeeded".into(),
+            summary: "it succeeded".into(),
+            constraint: None,
+            help: None,
+        };
+    };
+    let id: &JobId = &job.id;
+    let task = job.failed_rank.map(|rank| {
+        format!("task{rank} of {} failed first; see `muster logs {id} --task {rank}`", row.spec.nodes)
+    });
+    Why {
+        code: reason.code().into(),
+        summary: format!("{}: {}", job.state, reason.message()),
+        constraint: task.filter(|_| job.state == State::Failed),
+        help: reason.hint().map(str::to_owned),
+    }
+}
