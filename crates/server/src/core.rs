@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use input::{ConnectionId, Handle, Input, Submission};
+use muster_link::message::ToAgent;
 use muster_model::spec::Target;
 use muster_model::{JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Readers, Writer};
@@ -155,31 +156,36 @@ impl Core {
         for answer in batch.answers.drain(..) {
             answer.give();
         }
+        // A welcome comes before anything else an agent is told.
+        self.send_all(std::mem::take(&mut batch.messages));
         for (job, effect) in std::mem::take(&mut batch.effects) {
             self.perform(&job, effect);
         }
-        let mut messages = std::mem::take(&mut batch.messages);
+        let mut messages = Vec::new();
         for (task, node, log_bytes) in std::mem::take(&mut batch.ended) {
             self.ended.insert(task.clone(), (node, log_bytes));
-            self.parts.logs.on_ended(&task, log_bytes);
+            self.parts.logs.on_ended(&task);
             self.forget_if_complete(&task, &mut messages);
         }
+        self.send_all(messages);
+        self.drop_finished(&batch);
+    }
+
+    fn send_all(&mut self, messages: Vec<(NodeId, ToAgent)>) {
         for (node, message) in messages {
             if let Some(node) = self.nodes.get_mut(&node) {
                 node.send(message);
             }
         }
-        self.drop_finished(&batch);
     }
 
     /// Jobs that are over leave memory; what they were is on disk.
     fn drop_finished(&mut self, batch: &Batch) {
         for id in batch.jobs.keys() {
-            if self.jobs.get(id).is_some_and(|live| live.job.state.is_terminal()) {
-                if let Some(live) = self.jobs.remove(id) {
+            if self.jobs.get(id).is_some_and(|live| live.job.state.is_terminal())
+                && let Some(live) = self.jobs.remove(id) {
                     self.release_name(&live.name);
                 }
-            }
         }
     }
 

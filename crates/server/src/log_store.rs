@@ -77,7 +77,7 @@ impl LogStore {
     }
 
     /// Wakes followers of a task that is over, even if nothing more comes.
-    pub fn on_ended(&self, task: &TaskId, _log_bytes: Option<u64>) {
+    pub fn on_ended(&self, task: &TaskId) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(log) = open.get(task).and_then(Weak::upgrade) {
             log.end.send_modify(|_| {});

@@ -1,1 +1,272 @@
-//! The core on its own: a real store, no network.
+//! The core on its own, turn by turn: a real store, agents played by the test.
+
+use std::net::IpAddr;
+
+use muster_engine::local::{self, Local};
+use muster_link::message::{Hello, PROTOCOL, ReportPhase, TaskReport, ToAgent, ToServer};
+use muster_model::job::State;
+use muster_model::node::Capacity;
+use muster_model::spec::JobSpec;
+use muster_model::task::{Address, TaskEnd};
+use muster_store::Store;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::*;
+
+struct Fixture {
+    core: Core,
+    dir: tempfile::TempDir,
+    connection: u64,
+}
+
+fn load(dir: &std::path::Path) -> Core {
+    let Store { writer, readers } = Store::open(dir).unwrap();
+    let options = local::Options { dir: dir.join("node"), exe: "/nonexistent".into(), arguments: Vec::new() };
+    let parts = Parts {
+        writer,
+        readers,
+        engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options))])),
+        logs: Arc::new(LogStore::new(dir.join("logs"))),
+        news: watch::Sender::new(0),
+        away: mpsc::unbounded_channel().0,
+        exe: "/nonexistent".into(),
+        build: "build".into(),
+    };
+    Core::load(parts, vec![(node(), Target::Local)]).unwrap()
+}
+
+fn node() -> NodeId {
+    local::NODE.parse().unwrap()
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { core: load(dir.path()), dir, connection: 0 }
+    }
+
+    /// What a killed server leaves, started again.
+    fn restart(self) -> Self {
+        let Self { core, dir, connection } = self;
+        drop(core);
+        Self { core: load(dir.path()), dir, connection }
+    }
+
+    fn connect(&mut self, incarnation: &str, tasks: Vec<TaskReport>) -> mpsc::Receiver<ToAgent> {
+        self.connection += 1;
+        let (outbox, messages) = mpsc::channel(100);
+        let hello = Hello {
+            protocol: PROTOCOL,
+            version: "1".into(),
+            build: "build".into(),
+            node: node(),
+            incarnation: incarnation.into(),
+            pid: 1,
+            host: "host".into(),
+            capacity: Capacity { cpu_millis: 4000, memory_bytes: 1 << 30, slots: 4, devices: Vec::new() },
+            tasks,
+        };
+        let connection = ConnectionId(self.connection);
+        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox });
+        messages
+    }
+
+    fn turn(&mut self, input: Input) {
+        self.core.turn(std::iter::once(input));
+    }
+
+    fn say(&mut self, message: ToServer) {
+        self.turn(Input::AgentSaid { connection: ConnectionId(self.connection), node: node(), message });
+    }
+
+    fn try_submit(
+        &mut self,
+        spec: serde_json::Value,
+        key: Option<(&str, &str)>,
+    ) -> Result<JobId, muster_api::Problem> {
+        let (reply, mut answer) = oneshot::channel();
+        let submission = Submission {
+            spec: JobSpec::from_value(spec).unwrap(),
+            owner: "me".into(),
+            bundle: None,
+            environment: None,
+            idempotency: key.map(|(key, digest)| (key.into(), digest.into())),
+        };
+        self.turn(Input::Submit(Box::new(submission), reply));
+        answer.try_recv().unwrap()
+    }
+
+    fn submit(&mut self, spec: serde_json::Value) -> JobId {
+        self.try_submit(spec, None).unwrap()
+    }
+
+    fn state(&self, job: &JobId) -> State {
+        self.core.parts.readers.job(job).unwrap().unwrap().job.state
+    }
+}
+
+fn address(last: u8) -> Address {
+    Address { ip: IpAddr::from([127, 64, 0, last]), ports: vec![4000 + u16::from(last)] }
+}
+
+fn task(job: &JobId, attempt: u32, rank: u32) -> TaskId {
+    muster_model::AttemptId { job: job.clone(), number: attempt }.task(rank)
+}
+
+fn ended(task: TaskId, failure: Option<muster_model::Reason>) -> ToServer {
+    ToServer::Ended { task, end: TaskEnd { failure, log_bytes: Some(0) }, at: now() }
+}
+
+fn all(messages: &mut mpsc::Receiver<ToAgent>) -> Vec<ToAgent> {
+    std::iter::from_fn(|| messages.try_recv().ok()).collect()
+}
+
+#[test]
+fn a_gang_is_launched_when_its_last_member_is_ready() {
+    let mut fixture = Fixture::new();
+    let mut messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "nodes": 2, "command": ["true"], "env": { "A": "1", "RANK": "7" } }));
+    let prepares = all(&mut messages).into_iter().filter(|m| matches!(m, ToAgent::Prepare(_))).count();
+    assert_eq!((prepares, fixture.state(&job)), (2, State::Starting));
+    fixture.say(ToServer::Ready { task: task(&job, 1, 1), address: address(2) });
+    assert!(all(&mut messages).is_empty());
+    fixture.say(ToServer::Ready { task: task(&job, 1, 0), address: address(1) });
+    let launches = all(&mut messages);
+    assert_eq!(launches.len(), 2);
+    for (rank, launch) in launches.iter().enumerate() {
+        let ToAgent::Launch(launch) = launch else { panic!("{launch:?}") };
+        assert_eq!(launch.env["MASTER_ADDR"], "127.64.0.1");
+        assert_eq!(launch.env["RANK"], rank.to_string(), "the platform's facts are not the user's to change");
+        assert_eq!(launch.env["A"], "1");
+    }
+}
+
+#[test]
+fn a_restarted_server_goes_on_where_the_gang_is() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "nodes": 2, "command": ["true"] }));
+    fixture.say(ToServer::Ready { task: task(&job, 1, 0), address: address(1) });
+    let mut fixture = fixture.restart();
+    let report = TaskReport { task: task(&job, 1, 0), phase: ReportPhase::Ready { address: address(1) } };
+    let mut messages = fixture.connect("a", vec![report]);
+    let repeated = all(&mut messages);
+    assert!(
+        matches!(&repeated[..], [ToAgent::Welcome { .. }, ToAgent::Prepare(p)] if p.task.rank == 1),
+        "only the member that never heard of it is asked again: {repeated:?}"
+    );
+    fixture.say(ToServer::Ready { task: task(&job, 1, 1), address: address(2) });
+    assert_eq!(all(&mut messages).len(), 2, "both are launched");
+}
+
+#[test]
+fn what_ended_while_the_server_was_away_is_counted_once() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
+    fixture.say(ToServer::Ready { task: task(&job, 1, 0), address: address(1) });
+    let mut fixture = fixture.restart();
+    let end = TaskEnd { failure: None, log_bytes: Some(0) };
+    let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()) };
+    let report = TaskReport { task: task(&job, 1, 0), phase };
+    let mut messages = fixture.connect("a", vec![report.clone()]);
+    assert_eq!(fixture.state(&job), State::Succeeded);
+    assert!(all(&mut messages).contains(&ToAgent::Forget { task: report.task.clone() }));
+    let mut messages = fixture.connect("a", vec![report.clone()]);
+    assert!(
+        all(&mut messages).contains(&ToAgent::Forget { task: report.task }),
+        "a lost answer is given again"
+    );
+    assert_eq!(fixture.state(&job), State::Succeeded);
+}
+
+#[test]
+fn a_node_that_lost_its_records_has_lost_its_tasks() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
+    let _messages = fixture.connect("b", vec![]);
+    assert_eq!(fixture.state(&job), State::Failed);
+}
+
+#[test]
+fn nothing_new_starts_beside_a_task_that_was_given_up() {
+    let mut fixture = Fixture::new();
+    let stale = task(&JobId::from_random(9), 1, 0);
+    let report = TaskReport { task: stale.clone(), phase: ReportPhase::Running { at: now() } };
+    let mut messages = fixture.connect("a", vec![report]);
+    assert!(all(&mut messages).contains(&ToAgent::Stop { task: stale.clone(), grace_ms: 0 }));
+    let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
+    assert_eq!(fixture.state(&job), State::Queued);
+    fixture.say(ended(stale, None));
+    assert_eq!(fixture.state(&job), State::Starting);
+}
+
+#[test]
+fn the_same_request_makes_one_job() {
+    let mut fixture = Fixture::new();
+    let spec = || json!({ "nodes": 1, "command": ["true"] });
+    let first = fixture.try_submit(spec(), Some(("key", "digest"))).unwrap();
+    assert_eq!(fixture.try_submit(spec(), Some(("key", "digest"))).unwrap(), first);
+    let other = fixture.try_submit(spec(), Some(("key", "another"))).unwrap_err();
+    assert_eq!(other.code, muster_api::Code::IdempotencyConflict);
+    let mut fixture = fixture.restart();
+    assert_eq!(fixture.try_submit(spec(), Some(("key", "digest"))).unwrap(), first);
+}
+
+#[test]
+fn what_can_never_fit_is_refused_with_what_would() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let refused = fixture.try_submit(json!({ "nodes": 5, "command": ["true"] }), None).unwrap_err();
+    assert_eq!(refused.errors[0].field, "nodes");
+    assert!(refused.errors[0].message.contains("--nodes 4"), "{refused:?}");
+    let refused =
+        fixture.try_submit(json!({ "command": ["true"], "resources": { "gpus": "1" } }), None).unwrap_err();
+    assert_eq!(refused.errors[0].field, "resources.gpus");
+}
+
+#[test]
+fn a_gang_that_does_not_fit_waits_whole_and_starts_when_it_does() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let first = fixture.submit(json!({ "nodes": 3, "command": ["true"] }));
+    let second = fixture.submit(json!({ "nodes": 2, "command": ["true"] }));
+    assert_eq!(fixture.state(&second), State::Queued);
+    let (reply, mut answer) = oneshot::channel();
+    fixture.turn(Input::Why(second.clone(), reply));
+    assert_eq!(answer.try_recv().unwrap().unwrap().unwrap().code, "no_capacity");
+    fixture.say(ended(task(&first, 1, 2), None));
+    assert_eq!(fixture.state(&second), State::Starting, "one place came free, and two is all it needs");
+}
+
+#[test]
+fn a_retry_is_a_new_attempt_in_a_new_batch() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "nodes": 1, "command": ["false"], "retries": 1 }));
+    let failure = || Some(muster_model::Reason::ExitCode { exit_code: 3 });
+    fixture.say(ended(task(&job, 1, 0), failure()));
+    assert_eq!(fixture.state(&job), State::Queued);
+    fixture.core.turn(std::iter::empty());
+    assert_eq!(fixture.state(&job), State::Starting);
+    fixture.say(ended(task(&job, 1, 0), None));
+    assert_eq!(fixture.state(&job), State::Starting, "a word of the first attempt changes nothing");
+    fixture.say(ended(task(&job, 2, 0), failure()));
+    assert_eq!(fixture.state(&job), State::Failed);
+    assert_eq!(fixture.core.parts.readers.attempts(&job).unwrap().len(), 2);
+}
+
+#[test]
+fn tasks_of_a_node_that_stays_away_are_given_up() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
+    fixture.turn(Input::AgentGone { connection: ConnectionId(1), node: node() });
+    let later = now() + Duration::from_secs(3600);
+    let mut batch = Batch::default();
+    fixture.core.on_timers(&mut batch, later);
+    fixture.core.commit(batch, later);
+    assert_eq!(fixture.state(&job), State::Failed);
+}

@@ -1,0 +1,40 @@
+//! A stand-in for the `muster` binary in this crate's tests, with the commands of a node: `agent DIR SOCKET [OPTION]...`
+//! and `supervise DIR`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muster_agent::{Options, run, supervisor};
+use muster_link::dial::Server;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["supervise", dir] => supervisor::run(Path::new(dir)),
+        ["agent", dir, socket, options @ ..] => agent(dir, socket, options),
+        _ => ExitCode::from(2),
+    }
+}
+
+fn agent(dir: &str, socket: &str, words: &[&str]) -> ExitCode {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+    let Ok(exe) = std::env::current_exe() else { return ExitCode::FAILURE };
+    let node = "node_test".parse().expect("this is a node's name");
+    let token_file = Path::new(socket).with_extension("token");
+    let server = Server::Unix(PathBuf::from(socket));
+    let mut options = Options::new(PathBuf::from(dir), node, server, token_file, exe);
+    options.build = "build".into();
+    options.version = "0.0.0".into();
+    for word in words {
+        match word.split_once('=') {
+            Some(("orphan_ms", text)) => options.orphan_exit = text.parse().ok().map(Duration::from_millis),
+            Some(("device", text)) => options.devices.extend(text.parse()),
+            Some(("tree", text)) => options.tree = text.parse().expect("this is a way"),
+            _ => return ExitCode::from(2),
+        }
+    }
+    run(options)
+}

@@ -1,0 +1,104 @@
+//! The bulk connection: logs and chunks, so that none of them ever delays a message.
+//!
+//! Whoever needs a stream waits for one; a lost connection ends all streams, and each user of one knows how to go on.
+
+use std::time::Duration;
+
+use muster_link::session::{self, Incoming, Opener, Side, Stream};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::dialer::{Connected, Dialer};
+
+/// The streams' driver measures the round trip when it has something to do and a while has passed. Giving it that
+/// occasion makes an idle connection show that it is alive.
+const OCCASION: Duration = Duration::from_secs(5);
+/// A connection that lasted this long was one: the next is tried at once.
+const WORKED: Duration = Duration::from_secs(1);
+
+/// Gives streams of the bulk connection; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Bulk {
+    current: watch::Receiver<Option<Open>>,
+}
+
+#[derive(Debug, Clone)]
+struct Open {
+    connection: u64,
+    opener: Opener,
+}
+
+/// Keeps the bulk connection.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    dialer: Dialer,
+    current: watch::Sender<Option<Open>>,
+}
+
+/// The keeper, to be run, and what its users hold.
+pub(crate) fn bulk(dialer: Dialer) -> (Keeper, Bulk) {
+    let (sender, receiver) = watch::channel(None);
+    (Keeper { dialer, current: sender }, Bulk { current: receiver })
+}
+
+impl Bulk {
+    /// A new stream, and the number of the connection it belongs to. Waits as long as there is none.
+    pub(crate) async fn open(&self) -> (u64, Stream) {
+        let mut current = self.current.clone();
+        loop {
+            let open = current.wait_for(Option::is_some).await.ok().and_then(|open| open.clone());
+            // The keeper is gone only when the whole agent ends, and then nothing needs an answer.
+            let Some(open) = open else { std::future::pending().await };
+            if let Ok(stream) = open.opener.open().await {
+                return (open.connection, stream);
+            }
+            let is_next = |now: &Option<Open>| now.as_ref().is_none_or(|now| now.connection != open.connection);
+            let _ = current.wait_for(is_next).await;
+        }
+    }
+
+    /// Whether the connection of this number still is the one in use.
+    pub(crate) fn is_open(&self, connection: u64) -> bool {
+        self.current.borrow().as_ref().is_some_and(|open| open.connection == connection)
+    }
+}
+
+impl Keeper {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(mut self) {
+        for connection in 1.. {
+            let Connected { io, pulse } = self.dialer.connect().await;
+            let since = Instant::now();
+            let (opener, incoming, driver) = session::start(io, Side::Agent);
+            self.current.send_replace(Some(Open { connection, opener }));
+            let reason = tokio::select! {
+                ended = drive(driver) => ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string()),
+                () = pulse.silence() => "silent".to_owned(),
+                () = refuse(incoming) => "closed".to_owned(),
+            };
+            self.current.send_replace(None);
+            tracing::debug!(reason, "the bulk connection is gone");
+            self.dialer.lost(since.elapsed() >= WORKED);
+        }
+    }
+}
+
+async fn drive(driver: impl Future<Output = std::io::Result<()>>) -> std::io::Result<()> {
+    let mut occasion = interval(OCCASION);
+    occasion.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tokio::pin!(driver);
+    loop {
+        // Every tick polls the driver again.
+        tokio::select! {
+            ended = &mut driver => return ended,
+            _ = occasion.tick() => {}
+        }
+    }
+}
+
+/// The server opens no streams of this version; one that it opens is reset, and it knows where it stands.
+async fn refuse(mut incoming: Incoming) {
+    while let Some(stream) = incoming.next().await {
+        drop(stream);
+    }
+}

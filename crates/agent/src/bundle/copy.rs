@@ -1,0 +1,74 @@
+//! A task's own copy of an unpacked bundle.
+//!
+//! Never hard links: a task that writes into its files would write into everyone's. `io::copy` between files asks the
+//! kernel, which shares the blocks where the file system can.
+
+use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
+
+/// Why there is no copy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("`{path}` cannot be copied")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Copy what is in `from` to the new directory `to`: contents, modes, times and symbolic links.
+pub(crate) fn copy_tree(from: &Path, to: &Path, cancel: &CancellationToken) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.strip_prefix(from).unwrap_or(path).to_owned();
+        move |source| Error::Io { path, source }
+    };
+    fs::create_dir(to).map_err(failed(to))?;
+    let mut waiting = vec![(from.to_owned(), to.to_owned())];
+    let mut directories = Vec::new();
+    while let Some((source, target)) = waiting.pop() {
+        for entry in fs::read_dir(&source).map_err(failed(&source))? {
+            if cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            let entry = entry.map_err(failed(&source))?;
+            let (path, copy) = (entry.path(), target.join(entry.file_name()));
+            let kind = entry.file_type().map_err(failed(&path))?;
+            if kind.is_dir() {
+                fs::create_dir(&copy).map_err(failed(&path))?;
+                directories.push((path.clone(), copy.clone()));
+                waiting.push((path, copy));
+            } else if kind.is_symlink() {
+                fs::read_link(&path).and_then(|link| symlink(link, &copy)).map_err(failed(&path))?;
+            } else {
+                copy_file(&path, &copy).map_err(failed(&path))?;
+            }
+        }
+    }
+    // Last, because a directory that may not be written to could not have been filled.
+    for (source, target) in directories.iter().rev() {
+        copy_directory_mode(source, target).map_err(failed(source))?;
+    }
+    Ok(())
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = File::open(from)?;
+    let metadata = source.metadata()?;
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut source, &mut target)?;
+    target.set_permissions(Permissions::from_mode(metadata.permissions().mode() & 0o777))?;
+    target.set_times(FileTimes::new().set_modified(metadata.modified()?))
+}
+
+fn copy_directory_mode(from: &Path, to: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(from)?;
+    File::open(to)?.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
+    fs::set_permissions(to, Permissions::from_mode(metadata.permissions().mode() & 0o777))
+}

@@ -1,0 +1,126 @@
+//! The control connection: it says hello, then carries messages both ways until it is lost, and begins again.
+//!
+//! It decides nothing. What arrives is handed on one by one, and the next message is not read before the last was
+//! taken; what is to be sent waits in a short queue. So neither side can make the other hoard.
+
+use std::io;
+use std::time::Duration;
+
+use muster_link::control::{Received, receive, send};
+use muster_link::message::{Hello, ToAgent, ToServer};
+use muster_link::session::{self, Opener, Side, Stream};
+use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf, split};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::dialer::{Connected, Dialer};
+
+/// A third of the silence after which a peer is given up.
+const PING: Duration = Duration::from_secs(5);
+/// Messages on their way out; more are kept as the state of tasks, where they take no room.
+const QUEUE: usize = 64;
+
+/// What the connection brings.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// There is a connection, and it wants to know what to say first. Then it takes messages.
+    Connected { hello: oneshot::Sender<Box<Hello>>, outbound: mpsc::Sender<ToServer> },
+    Message(Box<ToAgent>),
+    /// The server said something that only newer agents know.
+    Unknown { kind: String },
+    Lost,
+}
+
+/// Keeps the control connection.
+#[derive(Debug)]
+pub(crate) struct Control {
+    dialer: Dialer,
+    events: mpsc::Sender<Event>,
+}
+
+impl Control {
+    /// To be run, with the end where its events come out.
+    pub(crate) fn new(dialer: Dialer) -> (Control, mpsc::Receiver<Event>) {
+        let (sender, receiver) = mpsc::channel(1);
+        (Control { dialer, events: sender }, receiver)
+    }
+
+    /// Runs until it is dropped.
+    pub(crate) async fn run(mut self) {
+        while !self.events.is_closed() {
+            let Connected { io, pulse } = self.dialer.connect().await;
+            let (opener, _incoming, driver) = session::start(io, Side::Agent);
+            let mut welcomed = false;
+            let ended = tokio::select! {
+                ended = converse(&opener, &self.events, &mut welcomed) => ended,
+                ended = driver => ended.and(Err(io::ErrorKind::ConnectionAborted.into())),
+                () = pulse.silence() => Err(io::Error::new(io::ErrorKind::TimedOut, "the server fell silent")),
+            };
+            if let Err(error) = ended {
+                tracing::info!(error = %error, welcomed, "the connection to the server is gone");
+            }
+            let _ = self.events.send(Event::Lost).await;
+            self.dialer.lost(welcomed);
+        }
+    }
+}
+
+async fn converse(opener: &Opener, events: &mpsc::Sender<Event>, welcomed: &mut bool) -> io::Result<()> {
+    let (reader, writer) = split(opener.open().await?);
+    let (mut reader, mut writer) = (BufReader::new(reader), BufWriter::new(writer));
+    let (hello, said) = oneshot::channel();
+    let (outbound, messages) = mpsc::channel(QUEUE);
+    hand_on(events, Event::Connected { hello, outbound }).await?;
+    let hello = said.await.map_err(io::Error::other)?;
+    send(&mut writer, &ToServer::Hello(hello)).await?;
+    writer.flush().await?;
+    match receive::<ToAgent>(&mut reader).await? {
+        Some(Received::Message(ToAgent::Welcome { protocol })) => {
+            tracing::info!(protocol, "the server has welcomed this agent");
+            *welcomed = true;
+        }
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the server's first message is no welcome")),
+    }
+    tokio::try_join!(listen(reader, events), speak(writer, messages)).map(|_| ())
+}
+
+async fn listen(mut reader: BufReader<ReadHalf<Stream>>, events: &mpsc::Sender<Event>) -> io::Result<()> {
+    loop {
+        let event = match receive::<ToAgent>(&mut reader).await? {
+            Some(Received::Message(ToAgent::Ping)) => continue,
+            Some(Received::Message(message)) => Event::Message(Box::new(message)),
+            Some(Received::Unknown { kind }) => Event::Unknown { kind },
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        hand_on(events, event).await?;
+    }
+}
+
+async fn speak(
+    mut writer: BufWriter<WriteHalf<Stream>>,
+    mut messages: mpsc::Receiver<ToServer>,
+) -> io::Result<()> {
+    loop {
+        let message = match tokio::time::timeout(PING, messages.recv()).await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Err(_) => ToServer::Ping,
+        };
+        send(&mut writer, &message).await?;
+        say_rest(&mut writer, &mut messages).await?;
+    }
+}
+
+/// All that waits goes out together.
+async fn say_rest(
+    writer: &mut (impl AsyncWrite + Unpin),
+    messages: &mut mpsc::Receiver<ToServer>,
+) -> io::Result<()> {
+    while let Ok(message) = messages.try_recv() {
+        send(writer, &message).await?;
+    }
+    writer.flush().await
+}
+
+async fn hand_on(events: &mpsc::Sender<Event>, event: Event) -> io::Result<()> {
+    events.send(event).await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
+}

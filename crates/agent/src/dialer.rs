@@ -1,0 +1,165 @@
+//! Getting a connection to the server, for as long as it takes.
+//!
+//! A server that is restarted should be found at once, a server that is gone should not be hammered: the pause between
+//! two tries doubles, with some chance in it so that a thousand agents do not come in step, and ends early when the
+//! server's socket appears.
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use muster_link::dial::{self, Channel, Connection, Server};
+use muster_model::NodeId;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::Options;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// A peer that says nothing for this long is gone: three times the pause between two of its pings.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// Dials one of the two connections, again and again.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    server: Server,
+    channel: Channel,
+    node: NodeId,
+    token_file: PathBuf,
+    /// Changes when the server's socket was made anew.
+    appeared: watch::Receiver<()>,
+    pause: Duration,
+}
+
+/// A connection, and the sign whether it lives.
+pub(crate) struct Connected {
+    pub(crate) io: Watched,
+    pub(crate) pulse: Pulse,
+}
+
+impl Dialer {
+    pub(crate) fn new(options: &Options, channel: Channel, appeared: watch::Receiver<()>) -> Dialer {
+        Dialer {
+            server: options.server.clone(),
+            channel,
+            node: options.node.clone(),
+            token_file: options.token_file.clone(),
+            appeared,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// The next connection. Waits for the server as long as it takes.
+    pub(crate) async fn connect(&mut self) -> Connected {
+        let mut told = false;
+        loop {
+            self.appeared.mark_unchanged();
+            match self.dial().await {
+                Ok(io) => {
+                    let pulse = Pulse::new();
+                    return Connected { io: Watched { io, pulse: pulse.clone() }, pulse };
+                }
+                // Once for each time that the server is away, and not once for each try.
+                Err(error) if !told => {
+                    tracing::info!(channel = self.channel.as_str(), error = %error, "the server cannot be reached");
+                    told = true;
+                }
+                Err(_) => {}
+            }
+            self.wait().await;
+        }
+    }
+
+    /// The connection ended. One that worked makes the next try prompt.
+    pub(crate) fn lost(&mut self, worked: bool) {
+        if worked {
+            self.pause = FIRST_PAUSE;
+        }
+    }
+
+    async fn dial(&self) -> io::Result<Box<dyn Connection>> {
+        let token = tokio::fs::read_to_string(&self.token_file).await?;
+        dial::dial(&self.server, self.channel, &self.node, token.trim()).await
+    }
+
+    async fn wait(&mut self) {
+        let chance = getrandom::u32().unwrap_or_default();
+        // Between half and all of the pause.
+        let pause = self.pause.mul_f64(0.5 + f64::from(chance) / f64::from(u32::MAX) / 2.0);
+        let appeared = async {
+            // Nobody watches for servers that have no socket here.
+            if self.appeared.changed().await.is_err() {
+                std::future::pending().await
+            }
+        };
+        let soon = tokio::select! {
+            () = tokio::time::sleep(pause) => false,
+            () = appeared => true,
+        };
+        self.pause = if soon { FIRST_PAUSE } else { (self.pause * 2).min(LAST_PAUSE) };
+    }
+}
+
+/// When the peer was last heard: any byte is a sign of life, also those of a message that is not complete.
+#[derive(Debug, Clone)]
+pub(crate) struct Pulse {
+    epoch: Instant,
+    heard_ms: Arc<AtomicU64>,
+}
+
+impl Pulse {
+    fn new() -> Pulse {
+        Pulse { epoch: Instant::now(), heard_ms: Arc::default() }
+    }
+
+    fn beat(&self) {
+        self.heard_ms.store(self.epoch.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Ends when the peer was silent for too long.
+    pub(crate) async fn silence(&self) {
+        loop {
+            let deadline = self.epoch + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed)) + SILENCE;
+            if deadline <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(deadline).await;
+        }
+    }
+}
+
+/// A connection whose pulse is taken.
+pub(crate) struct Watched {
+    io: Box<dyn Connection>,
+    pulse: Pulse,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
+        if polled.is_ready() {
+            self.pulse.beat();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,127 @@
+//! Files that are there whole or not at all, and directories that go away whatever is in them.
+//!
+//! Nothing here asks the disk to flush. A killed agent loses nothing that the kernel has, and a machine that crashed
+//! has lost its tasks anyway, so waiting for the disk would buy nothing and cost every start.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Do this where it may wait for the disk without keeping the heartbeat waiting.
+pub(crate) async fn work<T: Send + 'static, E: From<io::Error> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+/// Write a file for our eyes only. A reader sees the old content or the new one; a kill leaves one of the two.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(&new)?.write_all(bytes)?;
+    fs::rename(&new, path)
+}
+
+/// The same, as JSON.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    write(path, &serde_json::to_vec(value)?)
+}
+
+/// Read what `write_json` wrote; none if it is not there.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(serde_json::from_reader(io::BufReader::new(file))?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Make a directory that only we can enter. That it is there already is fine.
+pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        result => result,
+    }
+}
+
+/// Remove a file; that it is gone is all the caller wants.
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    gone(fs::remove_file(path))
+}
+
+/// Remove a directory and all below it, also what tasks made unwritable. Symbolic links are removed, never followed.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    match gone(fs::remove_dir_all(path)) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            open_up(path)?;
+            gone(fs::remove_dir_all(path))
+        }
+        result => result,
+    }
+}
+
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Give ourselves the right to empty every directory below.
+fn open_up(path: &Path) -> io::Result<()> {
+    let mut waiting = vec![path.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        fs::set_permissions(&dir, Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_private() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a.json");
+        write_json(&path, &[1, 2]).unwrap();
+        write_json(&path, &[3]).unwrap();
+        assert_eq!(read_json::<Vec<u8>>(&path).unwrap(), Some(vec![3]));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+        assert_eq!(read_json::<Vec<u8>>(&home.path().join("b")).unwrap(), None);
+    }
+
+    #[test]
+    fn an_unwritable_directory_is_removed_and_a_link_is_not_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let (tree, outside) = (home.path().join("tree"), home.path().join("outside"));
+        fs::create_dir_all(tree.join("a/b")).unwrap();
+        fs::write(&outside, "kept").unwrap();
+        fs::write(tree.join("a/b/file"), "x").unwrap();
+        std::os::unix::fs::symlink(&outside, tree.join("a/link")).unwrap();
+        fs::set_permissions(tree.join("a/b"), Permissions::from_mode(0o555)).unwrap();
+        fs::set_permissions(tree.join("a"), Permissions::from_mode(0o000)).unwrap();
+        // Root ignores modes, so that the test also runs the path that asks for them.
+        open_up(&tree).unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
+        remove_tree(&tree).unwrap();
+    }
+}

@@ -1,0 +1,92 @@
+//! The environment of a task: what the server gave it, and what only the node knows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// As login programs set it where nobody else does.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Complete an environment. `devices` are the variables that say which devices the task may see: they always win, also
+/// over what the user had set, because the others belong to other tasks.
+pub(crate) fn complete(
+    mut env: BTreeMap<String, String>,
+    task: &str,
+    output: &Path,
+    devices: Vec<(String, String)>,
+) -> BTreeMap<String, String> {
+    env.extend(devices);
+    // The task's processes are found by it when nothing else holds them together.
+    env.insert("MUSTER_TASK_ID".into(), task.to_owned());
+    env.insert("MUSTER_OUTPUT_DIR".into(), output.display().to_string());
+    // Python writes to a pipe in large blocks otherwise, and people wait for their first line.
+    env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
+    env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
+    for (name, value) in account() {
+        env.entry(name.into()).or_insert(value);
+    }
+    env
+}
+
+/// `HOME`, `USER` and `LOGNAME` of the account that the agent runs under.
+fn account() -> Vec<(&'static str, String)> {
+    let id = rustix::process::getuid().as_raw();
+    let found = fs::read_to_string("/etc/passwd").ok().and_then(|passwd| entry(&passwd, id));
+    // An account that only a directory service knows: the agent's own environment is as good.
+    let of_agent = |name| std::env::var(name).ok();
+    let (user, home) = match found {
+        Some((user, home)) => (Some(user), Some(home)),
+        None => (of_agent("USER"), of_agent("HOME")),
+    };
+    let home = home.unwrap_or_else(|| "/".into());
+    let names = user.into_iter().flat_map(|user| [("USER", user.clone()), ("LOGNAME", user)]);
+    names.chain([("HOME", home)]).collect()
+}
+
+fn entry(passwd: &str, id: u32) -> Option<(String, String)> {
+    passwd.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(':').collect();
+        let [name, _, uid, _, _, home, ..] = fields[..] else { return None };
+        (uid.parse() == Ok(id)).then(|| (name.to_owned(), home.to_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_the_user_set_stays_but_for_the_devices() {
+        let given = map(&[("HOME", "/h"), ("PATH", "/p"), ("PYTHONUNBUFFERED", ""), ("CUDA_VISIBLE_DEVICES", "0,1")]);
+        let env = complete(given, "task0.job_0123456789.1", Path::new("/o"), vec![("CUDA_VISIBLE_DEVICES".into(), String::new())]);
+        for (name, value) in [
+            ("HOME", "/h"),
+            ("PATH", "/p"),
+            ("PYTHONUNBUFFERED", ""),
+            ("CUDA_VISIBLE_DEVICES", ""),
+            ("MUSTER_OUTPUT_DIR", "/o"),
+            ("MUSTER_TASK_ID", "task0.job_0123456789.1"),
+        ] {
+            assert_eq!(env[name], value, "{name}");
+        }
+        assert!(!env.contains_key("TMPDIR"));
+    }
+
+    #[test]
+    fn an_empty_environment_becomes_one_that_programs_can_live_in() {
+        let env = complete(BTreeMap::new(), "t", Path::new("/o"), Vec::new());
+        assert_eq!(env["PYTHONUNBUFFERED"], "1");
+        assert!(env["PATH"].contains("/usr/bin") && !env["HOME"].is_empty());
+    }
+
+    #[test]
+    fn an_account_is_found_by_its_number() {
+        let passwd = "broken\nroot:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:\n";
+        assert_eq!(entry(passwd, 1000), Some(("ann".into(), "/home/ann".into())));
+        assert_eq!(entry(passwd, 7), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! Who this agent is: the only one of its directory, and the same as the last one that served from it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::disk;
+use crate::tree::boot_id;
+
+/// Why this process cannot be the agent of its directory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("another agent serves from this directory")]
+    AlreadyRunning,
+    #[error("{path}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What is known of the agent of a directory, by `agent.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) pid: u32,
+    /// Made once for a directory: an agent with another one has lost its records.
+    pub(crate) incarnation: String,
+    /// Which boot of the machine this is.
+    pub(crate) boot_id: String,
+}
+
+/// The agent of a directory, as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) identity: Identity,
+    /// The machine was started anew since the last agent: nothing runs of what ran then.
+    pub(crate) is_new_boot: bool,
+    _lock: File,
+}
+
+/// Become the agent of this directory, which is made if it is not there.
+pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
+    let failed = |path: PathBuf| move |source| Error::Io { path, source };
+    std::fs::create_dir_all(dir.parent().unwrap_or(dir)).map_err(failed(dir.to_owned()))?;
+    disk::make_dir(dir).map_err(failed(dir.to_owned()))?;
+    let lock = lock(&dir.join("agent.lock"))?;
+    let path = dir.join("agent.json");
+    // A power cut may leave nothing readable: then the records beside it are not to be trusted either.
+    let before = disk::read_json::<Identity>(&path).unwrap_or_default();
+    let boot_id = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
+    let is_new_boot = before.as_ref().is_none_or(|before| before.boot_id != boot_id);
+    let incarnation = match before {
+        Some(before) => before.incarnation,
+        None => random_name().map_err(failed(path.clone()))?,
+    };
+    let identity = Identity { pid: std::process::id(), incarnation, boot_id };
+    disk::write_json(&path, &identity).map_err(failed(path))?;
+    Ok(Agent { identity, is_new_boot, _lock: lock })
+}
+
+fn lock(path: &Path) -> Result<File, Error> {
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::AGAIN) => Err(Error::AlreadyRunning),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+fn random_name() -> io::Result<String> {
+    let bits = getrandom::u64().map_err(io::Error::other)?;
+    Ok(format!("{bits:016x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_agent_at_a_time_and_keeps_its_identity() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("agents/local");
+        let first = take(&dir).unwrap();
+        assert!(first.is_new_boot && matches!(take(&dir), Err(Error::AlreadyRunning)));
+        let incarnation = first.identity.incarnation.clone();
+        drop(first);
+        let second = take(&dir).unwrap();
+        assert!(!second.is_new_boot && second.identity.incarnation == incarnation);
+        let other = take(&home.path().join("agents/other")).unwrap();
+        assert_ne!(other.identity.incarnation, incarnation);
+    }
+}

@@ -1,0 +1,35 @@
+//! The node side of Muster: it starts tasks, keeps their files and logs, and tells the server what became of them.
+//!
+//! The agent decides nothing about jobs: the server says what to prepare, start and stop. What the agent owns is the
+//! node: processes, directories, addresses and devices, and their truth on disk, from which everything in its memory
+//! can be rebuilt. A task belongs to its supervisor and not to the agent, so that the agent may die at any moment.
+
+mod address;
+mod bulk;
+mod bundle;
+mod control;
+mod descriptor;
+pub mod device;
+mod dialer;
+mod disk;
+mod environment;
+mod identity;
+mod machine;
+mod options;
+mod outcome;
+mod prepare;
+mod process;
+mod record;
+mod service;
+mod ship;
+mod start;
+pub mod supervisor;
+pub mod task;
+pub mod tree;
+mod watcher;
+mod words;
+
+pub use options::{LOCAL_ORPHAN_EXIT, Options};
+pub use process::{EXIT_ALREADY_RUNNING, run};
+
+use words::words;

@@ -1,0 +1,64 @@
+//! What an agent is told when it is started.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use muster_link::dial::Server;
+use muster_model::NodeId;
+
+use crate::device::Declared;
+use crate::tree::Preference;
+
+/// How long an agent on a person's own machine outlives its last task and its server: as long as the private server
+/// itself stays with nothing to do, so that neither is left behind by the other.
+pub const LOCAL_ORPHAN_EXIT: Duration = Duration::from_secs(15 * 60);
+
+/// What an agent is told when it is started.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its own directory, for nobody else's eyes. Made if it is not there.
+    pub dir: PathBuf,
+    /// The node it serves.
+    pub node: NodeId,
+    /// Where it dials.
+    pub server: Server,
+    /// The file with the token that it shows. Read anew at every dial, so that a token can be changed.
+    pub token_file: PathBuf,
+    /// The binary that is started as `supervise DIR` for each task.
+    pub exe: PathBuf,
+    /// Devices declared instead of those that are really there.
+    pub devices: Vec<Declared>,
+    /// What the node offers, where that is not what the machine has.
+    pub cpu_millis: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub slots: Option<u32>,
+    /// How the processes of a task are held together and ended.
+    pub tree: Preference,
+    /// After how long without a live task and without a server it ends; never, if absent.
+    pub orphan_exit: Option<Duration>,
+    /// Which binary this is, by the metadata of its file.
+    pub build: String,
+    /// The version, for people.
+    pub version: String,
+}
+
+impl Options {
+    /// Everything that is not named here as the machine is.
+    pub fn new(dir: PathBuf, node: NodeId, server: Server, token_file: PathBuf, exe: PathBuf) -> Options {
+        Options {
+            dir,
+            node,
+            server,
+            token_file,
+            exe,
+            devices: Vec::new(),
+            cpu_millis: None,
+            memory_bytes: None,
+            slots: None,
+            tree: Preference::Auto,
+            orphan_exit: None,
+            build: String::new(),
+            version: String::new(),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Making what a task needs before its gang is whole: its directory, its record, its files.
+//!
+//! Done again after a kill, it goes on where it was: the working directory gets its name only when it is whole.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+
+use muster_link::message::Bundle;
+use tokio_util::sync::CancellationToken;
+
+use crate::bulk::Bulk;
+use crate::bundle::{self, Cache, copy_tree};
+use crate::disk;
+use crate::record::{Ended, Found, Record, TaskDir};
+
+/// Why a task cannot be prepared. In words for the user, who sees them.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the directory `{path}` to run in is not there")]
+    NoDirectory { path: String },
+    #[error("the directory `{path}` to run in is not an absolute path")]
+    RelativeDirectory { path: String },
+    #[error("its files cannot be made")]
+    Disk(#[from] io::Error),
+    #[error(transparent)]
+    Bundle(#[from] bundle::Error),
+    #[error("nobody wants it any more")]
+    Abandoned,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    Ready,
+    /// The server has forgotten that this task is over.
+    Over(Box<Ended>),
+}
+
+/// What preparing needs besides the task itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Means {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) bulk: Bulk,
+}
+
+/// Prepare a task, or find that it was.
+pub(crate) async fn prepare(
+    dir: TaskDir,
+    record: Record,
+    means: Means,
+    cancel: CancellationToken,
+) -> Result<Prepared, Error> {
+    let bundle = record.prepare.bundle.clone().filter(|_| record.prepare.in_place.is_none());
+    let (begun, has_bundle) = (dir.clone(), bundle.is_some());
+    let step = disk::work(move || begin(&begun, &record, has_bundle)).await?;
+    match (step, bundle) {
+        (Begun::Over(ended), _) => Ok(Prepared::Over(ended)),
+        (Begun::Unfinished, Some(bundle)) => {
+            copy(dir, bundle, means, cancel).await?;
+            Ok(Prepared::Ready)
+        }
+        (Begun::Unfinished, None) | (Begun::Ready, _) => Ok(Prepared::Ready),
+    }
+}
+
+enum Begun {
+    Ready,
+    Unfinished,
+    Over(Box<Ended>),
+}
+
+fn begin(dir: &TaskDir, record: &Record, has_bundle: bool) -> Result<Begun, Error> {
+    if let Some(path) = &record.prepare.in_place {
+        check_in_place(path)?;
+    }
+    if fs::symlink_metadata(dir.path()).is_err() {
+        disk::make_dir(dir.path())?;
+    } else if let Found::Forgotten(ended) = dir.read()? {
+        return Ok(Begun::Over(ended));
+    }
+    dir.write(record)?;
+    disk::make_dir(&dir.output())?;
+    disk::make_dir(dir.log().path())?;
+    if !has_bundle && record.prepare.in_place.is_none() {
+        disk::make_dir(&dir.work())?;
+    }
+    Ok(if !has_bundle || dir.work().is_dir() { Begun::Ready } else { Begun::Unfinished })
+}
+
+fn check_in_place(path: &str) -> Result<(), Error> {
+    if !Path::new(path).is_absolute() {
+        return Err(Error::RelativeDirectory { path: path.to_owned() });
+    }
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Err(error.into()),
+        _ => Err(Error::NoDirectory { path: path.to_owned() }),
+    }
+}
+
+async fn copy(dir: TaskDir, bundle: Bundle, means: Means, cancel: CancellationToken) -> Result<(), Error> {
+    let tree = tokio::select! {
+        tree = means.cache.tree(&bundle, &means.bulk) => tree?,
+        () = cancel.cancelled() => return Err(Error::Abandoned),
+    };
+    disk::work(move || {
+        let unfinished = dir.unfinished_work();
+        disk::remove_tree(&unfinished)?;
+        match copy_tree(&tree.path, &unfinished, &cancel) {
+            Err(_) if cancel.is_cancelled() => return Err(Error::Abandoned),
+            copied => copied.map_err(bundle::Error::Copy)?,
+        }
+        Ok(fs::rename(&unfinished, dir.work())?)
+    })
+    .await
+}

@@ -1,0 +1,324 @@
+//! The agent at work: one loop that takes one event at a time, and a table of tasks that it changes.
+//!
+//! The loop only waits; what an event means is decided without waiting, here and in `life`; what is to be done is done
+//! by `hands`, which comes back with an event. All that is remembered here can be rebuilt from the disk.
+
+mod hands;
+mod holding;
+mod life;
+mod message;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_link::dial::{Channel, Server};
+use muster_link::message::ToServer;
+use muster_model::TaskId;
+use muster_model::node::Capacity;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::address::{self, Ledger};
+use crate::bulk::bulk;
+use crate::bundle::Cache;
+use crate::control::{self, Control};
+use crate::dialer::Dialer;
+use crate::identity::{Agent, Identity};
+use crate::prepare::Means;
+use crate::supervisor::{EXIT, STARTED};
+use crate::watcher::{Changes, Watcher};
+use crate::{Options, device, disk, machine};
+
+use hands::{Hands, Report};
+use life::{Outcome, Phase};
+use table::Table;
+
+/// Answers about tasks that are not known here. More wait with the server, whose next message is not read before.
+const MAX_ANSWERS: usize = 64;
+/// How often logs are looked at. A thousand tasks that print all the time wake the agent this often and not more.
+const LOG_PAUSE: Duration = Duration::from_millis(5);
+
+/// Why the agent ends.
+#[derive(Debug, PartialEq)]
+pub(crate) enum End {
+    Done,
+    /// To make room for this binary.
+    Upgrade(PathBuf),
+}
+
+/// The agent at work.
+#[derive(Debug)]
+pub(crate) struct Service {
+    options: Options,
+    identity: Identity,
+    capacity: Capacity,
+    tasks: Table,
+    ledger: Ledger,
+    hands: Hands,
+    /// Everything that is under way: steps, shipments, waits for supervisors, and the two connections.
+    work: JoinSet<Event>,
+    link: mpsc::Receiver<control::Event>,
+    outbound: Option<mpsc::Sender<ToServer>>,
+    answers: VecDeque<ToServer>,
+    files: Watcher<Place>,
+    logs: Watcher<TaskId>,
+    logs_not_before: Instant,
+    /// Tells the dialers that the server's socket is there again.
+    appeared: watch::Sender<()>,
+    terminate: [Signal; 2],
+    orphan_since: Option<Instant>,
+}
+
+/// What is watched for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Place {
+    Task(TaskId),
+    /// The directory of the server's socket.
+    Server,
+}
+
+/// What happens to an agent.
+#[derive(Debug)]
+enum Event {
+    Link(control::Event),
+    /// The server can be told more.
+    Room,
+    /// A step of a task is over.
+    Done { task: TaskId, report: Box<Report> },
+    SupervisorGone { task: TaskId },
+    Files(Changes<Place>),
+    Logs(Changes<TaskId>),
+    /// Nothing that anyone waits for.
+    Nothing,
+    Terminate,
+    Orphaned,
+}
+
+impl Service {
+    /// Take up where the last agent of this directory left off.
+    pub(crate) fn open(options: &Options, agent: &Agent) -> io::Result<Service> {
+        let tasks_dir = options.dir.join("tasks");
+        disk::make_dir(&tasks_dir)?;
+        let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"))?);
+        let (appeared, watched) = watch::channel(());
+        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()));
+        let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));
+        let devices = device::discover(&options.devices);
+        let seed = getrandom::u64().map_err(io::Error::other)?;
+        let hands = Hands::new(options, tasks_dir, Means { cache, bulk }, &devices);
+        let mut service = Service {
+            capacity: machine::capacity(options, devices),
+            options: options.clone(),
+            identity: agent.identity.clone(),
+            tasks: Table::default(),
+            ledger: Ledger::new(seed, address::ephemeral_start()),
+            hands,
+            work: JoinSet::new(),
+            link,
+            outbound: None,
+            answers: VecDeque::new(),
+            files: Watcher::new(),
+            logs: Watcher::new(),
+            logs_not_before: Instant::now(),
+            appeared,
+            terminate: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            orphan_since: None,
+        };
+        service.resume(agent.is_new_boot)?;
+        service.watch_server();
+        service.work.spawn(never_ends(keeper.run()));
+        service.work.spawn(never_ends(control.run()));
+        Ok(service)
+    }
+
+    /// Serve until told to end.
+    pub(crate) async fn run(mut self) -> End {
+        tracing::info!(node = %self.options.node, tasks = self.tasks.ids().len(), "the agent serves");
+        loop {
+            let event = self.next_event().await;
+            if let Some(end) = self.on_event(event) {
+                return end;
+            }
+            let is_orphan = self.outbound.is_none() && !self.tasks.has_live();
+            self.orphan_since = is_orphan.then(|| self.orphan_since.unwrap_or_else(Instant::now));
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let has_news = self.tasks.has_unsaid() || !self.answers.is_empty();
+        let orphaned_at = self.options.orphan_exit.zip(self.orphan_since).map(|(limit, since)| since + limit);
+        let [terminate, interrupt] = &mut self.terminate;
+        let (logs, logs_not_before) = (&mut self.logs, self.logs_not_before);
+        tokio::select! {
+            Some(event) = self.link.recv(), if self.answers.len() < MAX_ANSWERS => Event::Link(event),
+            () = room(self.outbound.as_ref()), if has_news => Event::Room,
+            Some(done) = self.work.join_next() => done.unwrap_or_else(on_lost_work),
+            changes = self.files.changes() => Event::Files(changes),
+            changes = async { sleep_until(logs_not_before).await; logs.changes().await } => Event::Logs(changes),
+            _ = terminate.recv() => Event::Terminate,
+            _ = interrupt.recv() => Event::Terminate,
+            () = wait_until(orphaned_at) => Event::Orphaned,
+        }
+    }
+
+    fn on_event(&mut self, event: Event) -> Option<End> {
+        match event {
+            Event::Link(event) => return self.on_link(event),
+            Event::Room => self.on_room(),
+            Event::Done { task, report } => self.on_done(&task, *report),
+            Event::SupervisorGone { task } => self.on_supervisor_gone(&task),
+            Event::Files(changes) => self.on_files(changes),
+            Event::Logs(changes) => self.on_logs(changes),
+            Event::Nothing => {}
+            Event::Terminate => {
+                tracing::info!("the agent was told to end; its tasks go on");
+                return Some(End::Done);
+            }
+            Event::Orphaned => {
+                tracing::info!("no task and no server for long; the agent ends");
+                return Some(End::Done);
+            }
+        }
+        None
+    }
+
+    fn on_room(&mut self) {
+        let Some(outbound) = &self.outbound else { return };
+        while let Ok(permit) = outbound.try_reserve() {
+            match self.answers.pop_front().or_else(|| self.tasks.next_message()) {
+                Some(message) => permit.send(message),
+                None => return,
+            }
+        }
+    }
+
+    fn on_done(&mut self, id: &TaskId, report: Report) {
+        let Some(task) = self.tasks.change(id) else { return };
+        task.record = report.record;
+        task.pipes = report.pipes;
+        if let Some(supervisor) = report.supervisor {
+            self.await_supervisor(id, supervisor);
+        }
+        match &report.outcome {
+            Outcome::Prepared => self.watch(id),
+            Outcome::Launched => self.ship(id),
+            Outcome::Ended(_) => self.on_ended(id),
+            Outcome::Forgotten | Outcome::Removed => return self.drop_task(id),
+            _ => {}
+        }
+        if let Some(task) = self.tasks.change(id) {
+            task.life.on_done(report.outcome);
+        }
+        self.advance(id);
+    }
+
+    fn on_supervisor_gone(&mut self, id: &TaskId) {
+        if let Some(task) = self.tasks.change(id) {
+            task.is_supervisor_gone = true;
+        }
+        self.on_changed(id);
+    }
+
+    /// Do what is next for a task, if anything is.
+    fn advance(&mut self, id: &TaskId) {
+        let Some(task) = self.tasks.change(id) else { return };
+        if *task.life.phase() == Phase::Preparing && task.life.is_unwanted() {
+            task.cancel.cancel();
+        }
+        if let Some(step) = task.life.next() {
+            let step = self.hands.step(id, task, step);
+            self.work.spawn(step);
+        }
+    }
+
+    fn on_changed(&mut self, id: &TaskId) {
+        if let Some(task) = self.tasks.change(id) {
+            task.life.on_change();
+            self.advance(id);
+        }
+    }
+
+    fn on_files(&mut self, changes: Changes<Place>) {
+        match changes {
+            Changes::Some(changes) => {
+                for (place, name) in changes {
+                    match place {
+                        Place::Task(id) if is_sign(&name) => self.on_changed(&id),
+                        Place::Task(_) => {}
+                        Place::Server => self.on_server_files(&name),
+                    }
+                }
+            }
+            Changes::Unknown => {
+                self.tasks.ids().iter().for_each(|id| self.on_changed(id));
+                self.appeared.send_replace(());
+            }
+        }
+    }
+
+    fn on_server_files(&self, name: &[u8]) {
+        if let Server::Unix(socket) = &self.options.server
+            && socket.file_name().is_some_and(|file| file.as_encoded_bytes() == name)
+        {
+            self.appeared.send_replace(());
+        }
+    }
+
+    fn on_logs(&mut self, changes: Changes<TaskId>) {
+        self.logs_not_before = Instant::now() + LOG_PAUSE;
+        match changes {
+            Changes::Some(changes) => {
+                let logs = changes.iter().filter_map(|(id, _)| self.tasks.get(id));
+                logs.for_each(|task| task.log.changed());
+            }
+            Changes::Unknown => self.tasks.iter().for_each(|task| task.log.changed()),
+        }
+    }
+}
+
+/// Something under way was given up, or broke.
+fn on_lost_work(error: JoinError) -> Event {
+    if error.is_panic() {
+        tracing::error!(error = %error, "a part of the agent broke");
+    }
+    Event::Nothing
+}
+
+/// Whether a file of this name says how far a task is.
+fn is_sign(name: &[u8]) -> bool {
+    name == STARTED.as_bytes() || name == EXIT.as_bytes()
+}
+
+async fn never_ends(component: impl Future<Output = ()>) -> Event {
+    component.await;
+    Event::Nothing
+}
+
+/// Ends when a message can be sent.
+async fn room(outbound: Option<&mpsc::Sender<ToServer>>) {
+    match outbound {
+        Some(outbound) => {
+            // One that is closed is about to be replaced, which is an event of its own.
+            if outbound.reserve().await.is_err() {
+                pending().await
+            }
+        }
+        None => pending().await,
+    }
+}
+
+async fn wait_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}

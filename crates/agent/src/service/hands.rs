@@ -1,0 +1,287 @@
+//! Doing what was decided: each step of a task's life, where it may wait for the disk and for the network.
+//!
+//! What is promised is on disk before it is acted upon. A step may be cut off at any point by a kill, and is then made
+//! again by the next agent: each is written so that making it twice is making it once.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use muster_link::message::Launch;
+use muster_model::node::Device;
+use muster_model::task::TaskEnd;
+use muster_model::{JobId, NodeId, Reason, TaskId};
+use tokio_util::sync::CancellationToken;
+
+use super::Event;
+use super::life::{Outcome, Step};
+use super::table::Task;
+use crate::bulk::Bulk;
+use crate::prepare::{self, Means, Prepared, prepare};
+use crate::record::{self, Ended, Record, TaskDir};
+use crate::start::{self, Watch};
+use crate::supervisor::{STARTED, Started, read};
+use crate::task::{self, Observation, Pipes};
+use crate::{Options, disk, outcome, words};
+
+/// How long after a failure a step is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long after its supervisor has died a task may still look alive: as long as another child of this process is
+/// between its fork and its exec, it holds the same lock.
+const DOUBT: Duration = Duration::from_millis(20);
+
+/// What came of a step, with what the step was lent and what it found.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) outcome: Outcome,
+    pub(super) record: Record,
+    pub(super) pipes: Option<Pipes>,
+    /// A supervisor that is to be awaited from now on.
+    pub(super) supervisor: Option<Watch>,
+}
+
+/// What a step works on.
+struct Work {
+    id: TaskId,
+    dir: TaskDir,
+    record: Record,
+    pipes: Option<Pipes>,
+    is_awaited: bool,
+    is_supervisor_gone: bool,
+    cancel: CancellationToken,
+}
+
+/// What all steps need.
+#[derive(Debug)]
+pub(super) struct Hands {
+    tasks_dir: PathBuf,
+    node: NodeId,
+    means: Means,
+    start: start::Means,
+}
+
+impl Hands {
+    pub(super) fn new(options: &Options, tasks_dir: PathBuf, means: Means, devices: &[Device]) -> Hands {
+        let start = start::Means {
+            exe: options.exe.clone(),
+            tree: options.tree,
+            devices: devices.to_vec(),
+        };
+        Hands { tasks_dir, node: options.node.clone(), means, start }
+    }
+
+    pub(super) fn tasks_dir(&self) -> &Path {
+        &self.tasks_dir
+    }
+
+    pub(super) fn bulk(&self) -> Bulk {
+        self.means.bulk.clone()
+    }
+
+    pub(super) fn node_lost(&self) -> Reason {
+        Reason::NodeLost { node: self.node.to_string() }
+    }
+
+    /// A step, to be run. Lends it the task's pipes.
+    pub(super) fn step(&self, id: &TaskId, task: &mut Task, step: Step) -> impl Future<Output = Event> + use<> {
+        let work = Work {
+            id: id.clone(),
+            dir: task.dir.clone(),
+            record: task.record.clone(),
+            pipes: task.pipes.take(),
+            is_awaited: task.is_awaited,
+            is_supervisor_gone: task.is_supervisor_gone,
+            cancel: task.cancel.clone(),
+        };
+        let (means, start, node_lost) = (self.means.clone(), self.start.clone(), self.node_lost());
+        async move {
+            let task = work.id.clone();
+            let report = match step {
+                Step::Prepare => work.prepare(means).await,
+                Step::End { failure } => work.on_disk(move |work| work.end(failure)).await,
+                Step::Launch(launch) => work.on_disk(move |work| work.launch(&launch, &start)).await,
+                Step::Stop { grace_ms } => work.on_disk(move |work| work.stop(grace_ms)).await,
+                Step::Look => work.on_disk(move |work| work.look(node_lost)).await,
+                Step::Forget => work.on_disk(Work::forget).await,
+                Step::Remove => work.on_disk(Work::remove).await,
+            };
+            Event::Done { task, report: Box::new(report) }
+        }
+    }
+
+    /// Remove what is left of a job's tasks, but for those that have a life of their own here.
+    pub(super) fn remove_rest(&self, job: JobId, known: BTreeSet<TaskId>) -> impl Future<Output = Event> + use<> {
+        let tasks_dir = self.tasks_dir.clone();
+        async move {
+            let name = job.to_string();
+            if let Err(error) = disk::work(move || record::remove_job(&tasks_dir, &job, &known)).await {
+                tracing::warn!(job = name, error = %error, "a job's files could not all be removed");
+            }
+            Event::Nothing
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("its files")]
+    Disk(#[from] io::Error),
+    #[error(transparent)]
+    Task(#[from] task::Error),
+}
+
+impl Work {
+    fn report(self, outcome: Outcome) -> Report {
+        Report { outcome, record: self.record, pipes: self.pipes, supervisor: None }
+    }
+
+    /// Make a step that waits for nothing but the disk. One that fails is tried again a little later.
+    async fn on_disk(self, step: impl FnOnce(&mut Work) -> Result<Found, Error> + Send + 'static) -> Report {
+        let (id, record) = (self.id.clone(), self.record.clone());
+        let mut work = self;
+        let done = disk::work(move || {
+            let found = step(&mut work);
+            Ok::<_, io::Error>((work, found))
+        });
+        let (mut report, error) = match done.await {
+            Ok((work, Ok(found))) => {
+                (Report { supervisor: found.supervisor, ..work.report(found.outcome) }, None)
+            }
+            Ok((work, Err(error))) => (work.report(Outcome::Failed), Some(words(&error))),
+            Err(error) => {
+                let report = Report { outcome: Outcome::Failed, record: record.clone(), pipes: None, supervisor: None };
+                (report, Some(words(&error)))
+            }
+        };
+        if let Some(error) = error {
+            tracing::warn!(task = %id, error, "a step of a task failed and will be tried again");
+            report.record = record;
+            tokio::time::sleep(RETRY).await;
+        }
+        report
+    }
+
+    async fn prepare(self, means: Means) -> Report {
+        let outcome = match prepare(self.dir.clone(), self.record.clone(), means, self.cancel.clone()).await {
+            Ok(Prepared::Ready) => Outcome::Prepared,
+            Ok(Prepared::Over(ended)) => Outcome::Ended(ended),
+            Err(prepare::Error::Abandoned) => Outcome::Abandoned,
+            Err(error) => Outcome::Impossible { failure: Reason::PrepareFailed { message: words(&error) } },
+        };
+        self.report(outcome)
+    }
+
+    /// Write down that it ended without running, or that a machine that went down took it along.
+    fn end(&mut self, failure: Reason) -> Result<Found, Error> {
+        disk::make_dir(self.dir.path())?;
+        let started = read::<Started>(self.dir.path(), STARTED).unwrap_or_default();
+        let log_bytes = self.dir.log().whole_end().map_err(io::Error::other)?;
+        let end = TaskEnd { failure: Some(failure), log_bytes: Some(log_bytes) };
+        self.ended(end, Timestamp::now(), started.map(|started| started.started_at))
+    }
+
+    fn ended(&mut self, end: TaskEnd, at: Timestamp, started_at: Option<Timestamp>) -> Result<Found, Error> {
+        let ended = Ended { end, at, started_at };
+        self.record.ended = Some(ended.clone());
+        self.dir.write(&self.record)?;
+        Ok(Outcome::Ended(Box::new(ended)).into())
+    }
+
+    fn launch(&mut self, launch: &Launch, means: &start::Means) -> Result<Found, Error> {
+        self.record.launched = true;
+        self.record.timeout_ms = launch.timeout_ms;
+        self.dir.write(&self.record)?;
+        match start::start(&self.dir, &self.record, launch, means) {
+            Ok((pipes, supervisor)) => {
+                self.pipes = pipes;
+                Ok(Found { outcome: Outcome::Launched, supervisor })
+            }
+            Err(error) => {
+                Ok(Outcome::Impossible { failure: Reason::PrepareFailed { message: words(&error) } }.into())
+            }
+        }
+    }
+
+    fn stop(&mut self, grace_ms: u64) -> Result<Found, Error> {
+        task::stop(self.dir.path(), Duration::from_millis(grace_ms))?;
+        Ok(Outcome::Told { grace_ms }.into())
+    }
+
+    fn look(&mut self, node_lost: Reason) -> Result<Found, Error> {
+        let path = self.dir.path().to_owned();
+        let mut observation = self.observe(&path)?;
+        while self.is_supervisor_gone
+            && matches!(observation, Observation::Starting | Observation::Running(_))
+        {
+            std::thread::sleep(DOUBT);
+            observation = self.observe(&path)?;
+        }
+        match observation {
+            Observation::NotStarted => Ok(Outcome::NotStarted.into()),
+            Observation::Starting => Ok(Found { outcome: Outcome::Starting, supervisor: self.watch(None) }),
+            Observation::Running(started) => {
+                let outcome = Outcome::Running { at: started.started_at };
+                Ok(Found { outcome, supervisor: self.watch(Some(&started)) })
+            }
+            Observation::Ended(exit) => self.exited(&exit, None),
+            Observation::SupervisorLost(_) => {
+                let exit = task::bury(&path, self.pipes.take())?;
+                self.exited(&exit, None)
+            }
+            Observation::Rebooted => {
+                let exit = task::bury(&path, None)?;
+                self.exited(&exit, Some(node_lost))
+            }
+        }
+    }
+
+    fn observe(&mut self, path: &Path) -> Result<Observation, Error> {
+        if self.pipes.is_some() {
+            return Ok(task::observe(path)?);
+        }
+        let adopted = task::adopt(path)?;
+        self.pipes = adopted.pipes;
+        Ok(adopted.observation)
+    }
+
+    fn watch(&self, started: Option<&Started>) -> Option<Watch> {
+        if self.is_awaited {
+            return None;
+        }
+        start::watch(self.dir.path(), started)
+    }
+
+    fn exited(&mut self, exit: &crate::supervisor::Exit, instead: Option<Reason>) -> Result<Found, Error> {
+        if !exit.survivors.is_empty() {
+            tracing::error!(task = %self.id, pids = ?exit.survivors, "processes of an ended task cannot be killed");
+        }
+        let mut end = outcome::task_end(exit, self.record.timeout_ms);
+        end.failure = instead.or(end.failure);
+        let started = read::<Started>(self.dir.path(), STARTED)?;
+        self.ended(end, exit.ended_at, started.map(|started| started.started_at))
+    }
+
+    fn forget(&mut self) -> Result<Found, Error> {
+        self.dir.forget()?;
+        Ok(Outcome::Forgotten.into())
+    }
+
+    fn remove(&mut self) -> Result<Found, Error> {
+        self.dir.remove()?;
+        Ok(Outcome::Removed.into())
+    }
+}
+
+/// What a step found.
+struct Found {
+    outcome: Outcome,
+    supervisor: Option<Watch>,
+}
+
+impl From<Outcome> for Found {
+    fn from(outcome: Outcome) -> Found {
+        Found { outcome, supervisor: None }
+    }
+}

@@ -1,0 +1,285 @@
+//! The life of a task as its agent decides it: what was asked, what is known, and the one thing to do next.
+//!
+//! Pure. At most one step is under way at a time, so that two of them never meet in the task's directory; whatever is
+//! asked meanwhile is remembered, and asking twice changes nothing. A step that failed is asked for again by `next`,
+//! since nothing counts as done before its outcome says so.
+
+use jiff::Timestamp;
+use muster_link::message::{Launch, ReportPhase, ToServer};
+use muster_model::task::Address;
+use muster_model::{Reason, TaskId};
+
+use crate::record::Ended;
+
+/// How often a supervisor is started that ends before it has begun: a machine may lack memory for a moment.
+const LAUNCHES: u32 = 3;
+
+/// How far a task is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Phase {
+    Preparing,
+    Ready,
+    /// It was given to a supervisor, of which nothing was heard yet.
+    Launching,
+    Running { at: Timestamp },
+    Ended(Box<Ended>),
+}
+
+/// What is to be done for a task.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Step {
+    /// Make its directory, its files and all else it needs.
+    Prepare,
+    /// Write down that it ended without ever running.
+    End { failure: Reason },
+    /// Give it to a supervisor.
+    Launch(Box<Launch>),
+    /// Tell its supervisor to end it.
+    Stop { grace_ms: u64 },
+    /// See what became of it.
+    Look,
+    /// Drop all but its files.
+    Forget,
+    /// Drop all.
+    Remove,
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Outcome {
+    Prepared,
+    /// Nobody wants it any more.
+    Abandoned,
+    /// It cannot be prepared or launched, and why.
+    Impossible { failure: Reason },
+    Launched,
+    /// The supervisor knows that it is to stop.
+    Told { grace_ms: u64 },
+    /// No supervisor was ever there, and none will come.
+    NotStarted,
+    /// A supervisor is there, and nothing runs yet.
+    Starting,
+    Running { at: Timestamp },
+    Ended(Box<Ended>),
+    Forgotten,
+    Removed,
+    /// It did not work now, and may later.
+    Failed,
+}
+
+/// Where a task stands.
+#[derive(Debug)]
+pub(super) struct Life {
+    phase: Phase,
+    /// A step is under way.
+    is_busy: bool,
+    /// It cannot be prepared or launched, which is not written down yet.
+    impossible: Option<Reason>,
+    launch: Option<Box<Launch>>,
+    launches: u32,
+    /// The shortest grace that was asked for, and the one that the supervisor was told.
+    stop_ms: Option<u64>,
+    told_ms: Option<u64>,
+    /// Something may have happened since the last look.
+    has_changed: bool,
+    forget: bool,
+    remove: bool,
+    said: Said,
+}
+
+/// What the server was told on this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Said {
+    Nothing,
+    Ready,
+    Started,
+    Ended,
+}
+
+impl Life {
+    /// The life of a task that was just asked for.
+    pub(super) fn begin() -> Life {
+        Life::at(Phase::Preparing)
+    }
+
+    /// The life of a task that an earlier agent knew. A launched one is looked after.
+    pub(super) fn resume(phase: Phase) -> Life {
+        let has_changed = phase == Phase::Launching;
+        Life { has_changed, ..Life::at(phase) }
+    }
+
+    fn at(phase: Phase) -> Life {
+        Life {
+            phase,
+            is_busy: false,
+            impossible: None,
+            launch: None,
+            launches: 0,
+            stop_ms: None,
+            told_ms: None,
+            has_changed: false,
+            forget: false,
+            remove: false,
+            said: Said::Nothing,
+        }
+    }
+
+    pub(super) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        !matches!(self.phase, Phase::Ended(_))
+    }
+
+    /// Whether whatever is being prepared is no longer wanted.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.stop_ms.is_some() || self.remove
+    }
+
+    /// It is over before it began, for a reason that is known already.
+    pub(super) fn refuse(&mut self, failure: Reason) {
+        self.impossible = Some(failure);
+    }
+
+    pub(super) fn on_launch(&mut self, launch: Box<Launch>) {
+        if matches!(self.phase, Phase::Preparing | Phase::Ready | Phase::Launching) {
+            self.launch = Some(launch);
+        }
+    }
+
+    pub(super) fn on_stop(&mut self, grace_ms: u64) {
+        self.stop_ms = Some(self.stop_ms.map_or(grace_ms, |asked| asked.min(grace_ms)));
+    }
+
+    pub(super) fn on_forget(&mut self) {
+        // Only what has ended can be forgotten; a live one is none of a confused server's to lose.
+        self.forget = !self.is_live();
+    }
+
+    pub(super) fn on_remove(&mut self) {
+        self.remove = true;
+    }
+
+    pub(super) fn on_change(&mut self) {
+        self.has_changed = true;
+    }
+
+    /// The next thing to do, if nothing is being done. The caller does it.
+    pub(super) fn next(&mut self) -> Option<Step> {
+        if self.is_busy {
+            return None;
+        }
+        let step = match &self.phase {
+            Phase::Preparing | Phase::Ready if self.impossible.is_some() => {
+                self.impossible.clone().map(|failure| Step::End { failure })
+            }
+            Phase::Preparing | Phase::Ready if self.is_unwanted() => {
+                Some(Step::End { failure: Reason::StoppedByUser })
+            }
+            Phase::Preparing => Some(Step::Prepare),
+            Phase::Ready => self.launch.clone().map(Step::Launch),
+            Phase::Launching | Phase::Running { .. } => self.next_while_running(),
+            Phase::Ended(_) if self.remove => Some(Step::Remove),
+            Phase::Ended(_) => self.forget.then_some(Step::Forget),
+        };
+        self.is_busy = step.is_some();
+        step
+    }
+
+    fn next_while_running(&mut self) -> Option<Step> {
+        // First, since what has ended cannot be told anything. And the wish is dropped before the look, so that what
+        // happens during it is looked at again.
+        if std::mem::take(&mut self.has_changed) {
+            return Some(Step::Look);
+        }
+        let wanted = if self.remove { Some(0) } else { self.stop_ms };
+        let grace_ms = wanted.filter(|grace_ms| self.told_ms.is_none_or(|told| *grace_ms < told))?;
+        Some(Step::Stop { grace_ms })
+    }
+
+    /// A step is over.
+    pub(super) fn on_done(&mut self, outcome: Outcome) {
+        self.is_busy = false;
+        match outcome {
+            Outcome::Prepared => self.phase = Phase::Ready,
+            Outcome::Impossible { failure } => self.impossible = Some(failure),
+            Outcome::Abandoned => {}
+            Outcome::Launched => {
+                self.phase = Phase::Launching;
+                self.launches += 1;
+            }
+            Outcome::Told { grace_ms } => self.told_ms = Some(grace_ms),
+            Outcome::NotStarted => {
+                self.phase = Phase::Ready;
+                self.said = Said::Nothing;
+                if self.launches >= LAUNCHES {
+                    let message = "its supervisor ends before it has begun".to_owned();
+                    self.impossible = Some(Reason::PrepareFailed { message });
+                }
+            }
+            Outcome::Starting => {}
+            Outcome::Running { at } => {
+                self.phase = Phase::Running { at };
+                self.launch = None;
+            }
+            Outcome::Ended(ended) => {
+                self.phase = Phase::Ended(ended);
+                self.launch = None;
+            }
+            Outcome::Forgotten => self.forget = false,
+            Outcome::Removed => self.remove = false,
+            // A look that failed has still to be made.
+            Outcome::Failed => self.has_changed = true,
+        }
+    }
+
+    /// The task as a hello tells it. What comes later is told on its own.
+    pub(super) fn report(&mut self, address: Option<&Address>) -> ReportPhase {
+        let (phase, said) = match (&self.phase, address) {
+            (Phase::Running { at }, _) => (ReportPhase::Running { at: *at }, Said::Started),
+            (Phase::Ended(ended), _) => (report_end(ended), Said::Ended),
+            (Phase::Ready | Phase::Launching, Some(address)) => {
+                (ReportPhase::Ready { address: address.clone() }, Said::Ready)
+            }
+            (Phase::Preparing | Phase::Ready | Phase::Launching, _) => (ReportPhase::Preparing, Said::Nothing),
+        };
+        self.said = said;
+        phase
+    }
+
+    /// Say again what is known.
+    pub(super) fn repeat(&mut self) {
+        self.said = Said::Nothing;
+    }
+
+    /// What the server has yet to be told, one message at a time.
+    pub(super) fn message(&mut self, task: &TaskId, address: Option<&Address>) -> Option<ToServer> {
+        // The server has removed its job, and would not know what this is about.
+        if self.remove {
+            return None;
+        }
+        let started_at = match &self.phase {
+            Phase::Running { at } => Some(*at),
+            Phase::Ended(ended) => ended.started_at,
+            Phase::Preparing | Phase::Ready | Phase::Launching => None,
+        };
+        let task = task.clone();
+        let (said, message) = match (&self.phase, started_at) {
+            (Phase::Ready, _) if self.said < Said::Ready => {
+                (Said::Ready, ToServer::Ready { task, address: address?.clone() })
+            }
+            (_, Some(at)) if self.said < Said::Started => (Said::Started, ToServer::Started { task, at }),
+            (Phase::Ended(ended), _) if self.said < Said::Ended => {
+                (Said::Ended, ToServer::Ended { task, end: ended.end.clone(), at: ended.at })
+            }
+            _ => return None,
+        };
+        self.said = said;
+        Some(message)
+    }
+}
+
+fn report_end(ended: &Ended) -> ReportPhase {
+    ReportPhase::Ended { end: ended.end.clone(), at: ended.at, started_at: ended.started_at }
+}

@@ -1,0 +1,154 @@
+//! What the server's messages mean.
+//!
+//! All of it was made elsewhere and is checked here. A message about a task that is not known is answered with what
+//! lets the server go on; a message that makes no sense changes nothing.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use muster_link::message::{Hello, Launch, PROTOCOL, Prepare, ToAgent, ToServer};
+use muster_model::task::TaskEnd;
+use muster_model::{JobId, Reason, TaskId};
+
+use super::life::Life;
+use super::table::Task;
+use super::{End, Service};
+use crate::record::{Record, TaskDir};
+use crate::{control, machine};
+
+impl Service {
+    pub(super) fn on_link(&mut self, event: control::Event) -> Option<End> {
+        match event {
+            control::Event::Connected { hello, outbound } => {
+                // A connection that was lost meanwhile says so next.
+                let _ = hello.send(Box::new(self.hello()));
+                self.outbound = Some(outbound);
+            }
+            control::Event::Message(message) => return self.on_message(*message),
+            control::Event::Unknown { kind } => self.answers.push_back(ToServer::Unsupported { what: kind }),
+            control::Event::Lost => {
+                self.outbound = None;
+                // Whoever asked has forgotten it, and will ask again.
+                self.answers.clear();
+            }
+        }
+        None
+    }
+
+    fn hello(&mut self) -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            version: self.options.version.clone(),
+            build: self.options.build.clone(),
+            node: self.options.node.clone(),
+            incarnation: self.identity.incarnation.clone(),
+            pid: self.identity.pid,
+            host: machine::host(),
+            capacity: self.capacity.clone(),
+            tasks: self.tasks.reports(),
+        }
+    }
+
+    fn on_message(&mut self, message: ToAgent) -> Option<End> {
+        match message {
+            ToAgent::Prepare(prepare) => self.on_prepare(*prepare),
+            ToAgent::Launch(launch) => self.on_launch(launch),
+            ToAgent::Stop { task, grace_ms } => self.on_stop(&task, grace_ms),
+            ToAgent::Forget { task } => self.on_forget(&task),
+            ToAgent::Remove { job } => self.on_remove(&job),
+            ToAgent::Upgrade { path } => return on_upgrade(path.into()),
+            ToAgent::Shutdown => return self.on_shutdown(),
+            ToAgent::Unsupported { what } => tracing::warn!(what, "the server does not know what this agent said"),
+            ToAgent::Welcome { .. } | ToAgent::Ping => {}
+        }
+        None
+    }
+
+    fn on_prepare(&mut self, prepare: Prepare) {
+        let id = prepare.task.clone();
+        if let Some(task) = self.tasks.change(&id) {
+            task.life.repeat();
+            return;
+        }
+        let mut life = Life::begin();
+        let address = self.ledger.claim(&id, prepare.ports);
+        if let Err(error) = &address {
+            life.refuse(Reason::PrepareFailed { message: error.to_string() });
+        }
+        let dir = TaskDir::new(self.hands.tasks_dir(), &id);
+        let task = Task::new(&id, dir, Record::new(prepare, address.ok()), life);
+        self.tasks.insert(id.clone(), task);
+        self.advance(&id);
+    }
+
+    fn on_launch(&mut self, launch: Box<Launch>) {
+        let id = launch.task.clone();
+        match self.tasks.change(&id) {
+            Some(task) => {
+                task.life.repeat();
+                task.life.on_launch(launch);
+                self.advance(&id);
+            }
+            // It was prepared here, or the server would not ask: the record is lost.
+            None => {
+                let failure = self.hands.node_lost();
+                self.answer_ended(id, failure, None);
+            }
+        }
+    }
+
+    fn on_stop(&mut self, id: &TaskId, grace_ms: u64) {
+        match self.tasks.change(id) {
+            Some(task) => {
+                task.life.repeat();
+                task.life.on_stop(grace_ms);
+                self.advance(id);
+            }
+            None => self.answer_ended(id.clone(), Reason::StoppedByUser, Some(0)),
+        }
+    }
+
+    fn answer_ended(&mut self, task: TaskId, failure: Reason, log_bytes: Option<u64>) {
+        let end = TaskEnd { failure: Some(failure), log_bytes };
+        self.answers.push_back(ToServer::Ended { task, end, at: Timestamp::now() });
+    }
+
+    fn on_forget(&mut self, id: &TaskId) {
+        let Some(task) = self.tasks.change(id) else { return };
+        if task.life.is_live() {
+            tracing::warn!(task = %id, "a task that has not ended cannot be forgotten");
+            return;
+        }
+        task.life.on_forget();
+        self.advance(id);
+    }
+
+    fn on_remove(&mut self, job: &JobId) {
+        let known = self.tasks.of_job(job);
+        for id in &known {
+            if let Some(task) = self.tasks.change(id) {
+                task.life.on_remove();
+                self.advance(id);
+            }
+        }
+        let rest = self.hands.remove_rest(job.clone(), known);
+        self.work.spawn(rest);
+    }
+
+    fn on_shutdown(&self) -> Option<End> {
+        if self.tasks.has_live() {
+            tracing::warn!("the agent does not end: it has live tasks");
+            return None;
+        }
+        tracing::info!("the server has ended this agent");
+        Some(End::Done)
+    }
+}
+
+fn on_upgrade(path: PathBuf) -> Option<End> {
+    if !path.is_absolute() || !path.is_file() {
+        tracing::error!(path = %path.display(), "this is no binary to upgrade to");
+        return None;
+    }
+    Some(End::Upgrade(path))
+}

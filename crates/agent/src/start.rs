@@ -1,0 +1,108 @@
+//! Giving a task to a supervisor, and waiting for that supervisor's end.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use muster_link::message::Launch;
+use muster_model::node::Device;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use tokio::io::Interest;
+
+use crate::descriptor::register;
+use crate::record::{Record, TaskDir};
+use crate::supervisor::{self, FORMAT, Started, Step, StepKind};
+use crate::task::{self, Pipes};
+use crate::tree::{Preference, Process, Tree, Unavailable};
+use crate::{device, environment};
+
+/// Why a task cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Tree(#[from] Unavailable),
+    #[error("it cannot be started")]
+    Start(#[from] task::Error),
+}
+
+/// What starting needs besides the task itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Means {
+    pub(crate) exe: PathBuf,
+    pub(crate) tree: Preference,
+    pub(crate) devices: Vec<Device>,
+}
+
+/// A supervisor that can be waited for.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    descriptor: OwnedFd,
+    /// If it is a child of this process. After an upgrade it may be one of which only the kernel knows.
+    child: Option<Child>,
+}
+
+/// Start a task. One that a supervisor already has is left to it.
+pub(crate) fn start(
+    dir: &TaskDir,
+    record: &Record,
+    launch: &Launch,
+    means: &Means,
+) -> Result<(Option<Pipes>, Option<Watch>), Error> {
+    let id = record.prepare.task.to_string();
+    let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;
+    let launch = launch_of(dir, record, launch, means, tree.clone());
+    match task::start(&means.exe, dir.path(), &launch) {
+        Ok(spawned) => {
+            let supervisor = Process::of(Pid::from_child(&spawned.child)).ok();
+            let watch = task::watch(dir.path(), supervisor).ok();
+            let watch = watch.map(|descriptor| Watch { descriptor, child: Some(spawned.child) });
+            Ok((Some(spawned.pipes), watch))
+        }
+        Err(task::Error::AlreadyStarted { .. } | task::Error::Supervised { .. }) => Ok((None, None)),
+        Err(error) => {
+            tree.remove();
+            Err(error.into())
+        }
+    }
+}
+
+fn launch_of(dir: &TaskDir, record: &Record, launch: &Launch, means: &Means, tree: Tree) -> supervisor::Launch {
+    let prepare = &record.prepare;
+    let id = prepare.task.to_string();
+    let given: Vec<_> = means.devices.iter().filter(|device| prepare.devices.contains(&device.index)).collect();
+    let visible = device::visible(&given);
+    let setup = launch.setup.iter().map(|argv| Step { kind: StepKind::Setup, argv: argv.clone() });
+    let command = Step { kind: StepKind::Command, argv: launch.command.clone() };
+    supervisor::Launch {
+        format: FORMAT,
+        steps: setup.chain([command]).collect(),
+        cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
+        env: environment::complete(launch.env.clone(), &id, &dir.output(), visible),
+        timeout_ms: launch.timeout_ms,
+        grace_ms: launch.grace_ms,
+        umask: None,
+        task: id,
+        tree,
+    }
+}
+
+/// What tells of the end of a supervisor that another agent started.
+pub(crate) fn watch(dir: &Path, started: Option<&Started>) -> Option<Watch> {
+    let descriptor = task::watch(dir, started.map(|started| started.supervisor)).ok()?;
+    Some(Watch { descriptor, child: None })
+}
+
+/// Wait for the end of a supervisor, and leave no zombie.
+pub(crate) async fn gone(watch: Watch) -> io::Result<()> {
+    // A process is readable when it has ended; the pipe that stands in for it errs.
+    let interest = Interest::READABLE.add(Interest::ERROR);
+    let descriptor = register(watch.descriptor, interest)?;
+    let ended = descriptor.ready(interest).await.map(|_| ());
+    match watch.child {
+        Some(mut child) => _ = child.try_wait(),
+        // Whoever is not our child is someone else's to reap.
+        None => _ = waitid(WaitId::PidFd(descriptor.get_ref().as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG),
+    }
+    ended
+}

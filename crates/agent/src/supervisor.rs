@@ -1,0 +1,109 @@
+//! The supervisor: a tiny process that starts one task, keeps its output and writes down how it ended.
+//!
+//! It is the same binary as everything else, and branches off in the first lines of `main`: one thread, no runtime, no
+//! network, at most a megabyte of its own. It outlives agent and server, which may die and be replaced meanwhile, and
+//! speaks with them only through the files of the task's directory (see `file`).
+//!
+//! Its stdin and stdout *are* the read ends of the task's stdout and stderr pipes. The agent made these and keeps
+//! duplicates, so if the supervisor alone dies, the task is not struck by `SIGPIPE` and the agent can take what is left
+//! in them. It must never write to its own stdout, never wait on anything but its own events, and never run a task
+//! twice: a directory that already has a log is refused.
+
+mod capture;
+mod control;
+mod file;
+mod life;
+mod program;
+mod session;
+mod spawn;
+mod watch;
+
+pub use file::{
+    CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, STARTED, STOP, SUPERVISOR_LOG,
+    Started, Status, Step, StepKind, StopAsked,
+};
+
+pub(crate) use capture::Capture;
+pub(crate) use file::{read, write};
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use muster_link::log::SegmentDir;
+
+use life::Life;
+
+/// Supervise the task of this directory, to its end. `dir` must be absolute.
+pub fn run(dir: &Path) -> ExitCode {
+    match supervise(dir) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain("cannot supervise", &error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn supervise(dir: &Path) -> io::Result<()> {
+    session::enter()?;
+    // From here on the directory is ours. Before, an error leaves it as if we had never been.
+    let capture = Capture::create(SegmentDir::new(dir.join(LOG)))?;
+    let launch = match read::<Launch>(dir, LAUNCH) {
+        Ok(Some(launch)) => launch,
+        Ok(None) => return write_exit(dir, &failed(&io::Error::from(io::ErrorKind::NotFound))),
+        Err(error) => return write_exit(dir, &failed(&error)),
+    };
+    let tree = launch.tree.clone();
+    let exit = match Life::new(dir, launch, capture) {
+        Ok(life) => life.run(),
+        Err(error) => failed(&error),
+    };
+    write_exit(dir, &exit)?;
+    // Only now, since whoever waits for the end need not wait for this.
+    tree.remove();
+    Ok(())
+}
+
+/// The end of a task that never began.
+fn failed(error: &io::Error) -> Exit {
+    Exit {
+        format: FORMAT,
+        outcome: Outcome::LaunchFailed { message: format!("the supervisor could not begin: {error}") },
+        status: None,
+        stopped: false,
+        ended_at: Timestamp::now(),
+        log_bytes: 0,
+        survivors: Vec::new(),
+    }
+}
+
+/// Write down the end, if need be by waiting until a full disk has room: nobody else knows it.
+fn write_exit(dir: &Path, exit: &Exit) -> io::Result<()> {
+    let mut complained = false;
+    loop {
+        match write(dir, EXIT, exit) {
+            Err(error) if is_full(&error) => {
+                if !std::mem::replace(&mut complained, true) {
+                    complain("cannot write the exit status yet", &error);
+                }
+                std::thread::sleep(RETRY);
+            }
+            written => return written,
+        }
+    }
+}
+
+/// How often something is tried again that failed for lack of space.
+const RETRY: Duration = Duration::from_secs(1);
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Into `supervisor.log`, which is our stderr.
+fn complain(what: &str, error: &io::Error) {
+    eprintln!("{} {what}: {error}", Timestamp::now());
+}

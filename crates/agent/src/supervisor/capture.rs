@@ -1,0 +1,241 @@
+//! Moves a task's output from its pipes into its log, such that a kill at any instant loses nothing.
+//!
+//! The bytes never pass through this process: after the header of a record, `splice` moves them inside the kernel, and
+//! no signal ends it between taking them from the pipe and having them in the file. So at every instant a byte is in
+//! the pipe or in the file. Whoever continues the log finds at most one unfinished record, and finishes it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use muster_link::log::{Header, SEGMENT_BYTES, SegmentDir, Stream};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::pipe::{SpliceFlags, splice};
+
+/// The only writer of a task's log.
+pub(crate) struct Capture {
+    dir: SegmentDir,
+    start: u64,
+    file: File,
+    /// The whole records in the current segment, in bytes.
+    length: u64,
+    /// For filesystems that cannot be spliced into. Made when the first such is met.
+    copy_buffer: Option<Box<[u8]>>,
+}
+
+impl Capture {
+    /// Begin a log. Its first segment is also the sign that a supervisor has come this far.
+    pub(super) fn create(dir: SegmentDir) -> io::Result<Capture> {
+        let file = dir.create_segment(0).map_err(io::Error::other)?;
+        Ok(Capture { dir, start: 0, file, length: 0, copy_buffer: None })
+    }
+
+    /// Continue the log of a supervisor that was killed. `pipes` are those of its streams that could be kept: an
+    /// unfinished record is finished from its pipe or, without one, ends with what there is of it.
+    pub(crate) fn resume(dir: SegmentDir, pipes: [Option<BorrowedFd<'_>>; 2]) -> io::Result<Capture> {
+        let whole = dir.whole_end().map_err(io::Error::other)?;
+        let Some(start) = dir.start_for(whole).map_err(io::Error::other)? else { return Capture::create(dir) };
+        let file = dir.open_segment(start).map_err(io::Error::other)?;
+        let mut capture = Capture { dir, start, length: whole - start, file, copy_buffer: None };
+        capture.finish(pipes)?;
+        Ok(capture)
+    }
+
+    /// The length of the log.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.length
+    }
+
+    /// Make a record of what the pipe holds now. Zero if it holds nothing. After an error nothing is lost: what was
+    /// not moved is still in the pipe.
+    pub(crate) fn take(&mut self, pipe: BorrowedFd<'_>, stream: Stream) -> io::Result<u32> {
+        let held = ioctl_fionread(pipe)?;
+        let length = u32::try_from(held).unwrap_or(u32::MAX).min(Header::MAX_LENGTH);
+        if length == 0 {
+            return Ok(0);
+        }
+        if self.length >= SEGMENT_BYTES {
+            self.rotate()?;
+        }
+        let header = Header { length, stream, time_micros: now_micros() };
+        let written = self.file.write_all_at(&header.encode(), self.length);
+        let (moved, result) = match written {
+            Ok(()) => self.fill(pipe, self.length + Header::BYTES as u64, length),
+            Err(error) => (0, Err(error)),
+        };
+        self.close(Header { length: moved, ..header }, length)?;
+        // A disk that fills up in the middle has taken something: the next record will tell.
+        if moved > 0 { Ok(moved) } else { result.map(|()| 0) }
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let start = self.end();
+        self.file = self.dir.create_segment(start).map_err(io::Error::other)?;
+        self.start = start;
+        self.length = 0;
+        Ok(())
+    }
+
+    /// End the current record with the length it has got, if that is not the one it announced.
+    fn close(&mut self, header: Header, announced: u32) -> io::Result<()> {
+        if header.length == 0 {
+            return self.file.set_len(self.length);
+        }
+        if header.length < announced {
+            self.file.write_all_at(&header.encode(), self.length)?;
+        }
+        self.length += header.record_bytes();
+        Ok(())
+    }
+
+    /// Deal with what a killed supervisor left after the last whole record.
+    fn finish(&mut self, pipes: [Option<BorrowedFd<'_>>; 2]) -> io::Result<()> {
+        let mut bytes = [0; Header::BYTES];
+        let left = self.file.metadata()?.len() - self.length;
+        let header = match left.checked_sub(Header::BYTES as u64) {
+            Some(_) => self.file.read_exact_at(&mut bytes, self.length).map(|()| Header::decode(&bytes))?,
+            None => None,
+        };
+        // Less than a header, or a power cut's garbage: nothing was taken from a pipe for it.
+        let Some(header) = header else { return self.file.set_len(self.length) };
+        let have = (left - Header::BYTES as u64) as u32;
+        let moved = match pipes[header.stream.index()] {
+            Some(pipe) => {
+                let at = self.length + left;
+                let (moved, result) = self.fill(pipe, at, header.length - have);
+                result?;
+                moved
+            }
+            None => 0,
+        };
+        self.close(Header { length: have + moved, ..header }, header.length)
+    }
+
+    /// Move `wanted` bytes from a pipe that has them to this place in the segment. Less only with an error, or if
+    /// someone else has read the pipe.
+    fn fill(&mut self, pipe: BorrowedFd<'_>, mut at: u64, wanted: u32) -> (u32, io::Result<()>) {
+        let mut moved = 0;
+        while moved < wanted {
+            let left = (wanted - moved) as usize;
+            let step = match &mut self.copy_buffer {
+                Some(buffer) => copy(pipe, &self.file, buffer, &mut at, left),
+                None => splice(pipe, None, &self.file, Some(&mut at), left, SpliceFlags::NONBLOCK)
+                    .map_err(io::Error::from),
+            };
+            match step.as_ref().map_err(io::Error::raw_os_error) {
+                Ok(0) => break,
+                Ok(count) => moved += *count as u32,
+                Err(Some(code)) if code == Errno::INTR.raw_os_error() => {}
+                Err(Some(code)) if code == Errno::AGAIN.raw_os_error() => break,
+                Err(Some(code)) if code == Errno::INVAL.raw_os_error() && self.copy_buffer.is_none() => {
+                    self.copy_buffer = Some(vec![0; COPY_BYTES].into());
+                }
+                Err(_) => return (moved, step.map(|_| ())),
+            }
+        }
+        (moved, Ok(()))
+    }
+}
+
+/// What a kill at the wrong instant can lose on a filesystem without `splice`. Small for that reason.
+const COPY_BYTES: usize = 16 << 10;
+
+fn copy(
+    pipe: BorrowedFd<'_>,
+    file: &File,
+    buffer: &mut [u8],
+    at: &mut u64,
+    left: usize,
+) -> io::Result<usize> {
+    let room = left.min(buffer.len());
+    let count = rustix::io::read(pipe, &mut buffer[..room])?;
+    file.write_all_at(&buffer[..count], *at)?;
+    *at += count as u64;
+    Ok(count)
+}
+
+fn now_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use muster_link::log::Reader;
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn log() -> (TempDir, SegmentDir) {
+        let home = tempfile::tempdir().unwrap();
+        let dir = SegmentDir::new(home.path());
+        (home, dir)
+    }
+
+    fn pipe_with_bytes(bytes: &[u8]) -> (OwnedFd, OwnedFd) {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        assert_eq!(rustix::io::write(&write, bytes).unwrap(), bytes.len());
+        (read, write)
+    }
+
+    fn output(dir: &SegmentDir) -> Vec<u8> {
+        let mut reader = Reader::new(dir.clone(), 0);
+        std::iter::from_fn(|| reader.next_record().unwrap()).flat_map(|record| record.bytes).collect()
+    }
+
+    #[test]
+    fn a_killed_supervisors_record_is_finished_from_its_pipe_wherever_it_was_cut() {
+        let bytes = b"what the task wrote";
+        let header = Header { length: bytes.len() as u32, stream: Stream::Stderr, time_micros: 7 };
+        let record = [&header.encode()[..], bytes].concat();
+        for cut in 0..record.len() {
+            let (_home, dir) = log();
+            fs::write(dir.segment_path(0), &record[..cut]).unwrap();
+            // The bytes that had not been moved yet are still in the pipe, and some that came later.
+            let taken = cut.saturating_sub(Header::BYTES);
+            let (read, _write) = pipe_with_bytes(&[&bytes[taken..], b" and more"].concat());
+            let mut capture = Capture::resume(dir.clone(), [None, Some(read.as_fd())]).unwrap();
+            while capture.take(read.as_fd(), Stream::Stderr).unwrap() > 0 {}
+            assert_eq!(output(&dir), b"what the task wrote and more", "cut at {cut}");
+            assert_eq!(capture.end(), dir.end().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_record_whose_pipe_is_lost_ends_with_what_there_is() {
+        let (_home, dir) = log();
+        let header = Header { length: 100, stream: Stream::Stdout, time_micros: 7 };
+        fs::write(dir.segment_path(0), [&header.encode()[..], b"half"].concat()).unwrap();
+        let capture = Capture::resume(dir.clone(), [None, None]).unwrap();
+        assert_eq!(output(&dir), b"half");
+        assert_eq!(capture.end(), 20);
+    }
+
+    #[test]
+    fn garbage_after_the_last_record_is_dropped() {
+        let (_home, dir) = log();
+        fs::write(dir.segment_path(0), [0; 4096]).unwrap();
+        let mut capture = Capture::resume(dir.clone(), [None, None]).unwrap();
+        assert_eq!(capture.end(), 0);
+        let (read, _write) = pipe_with_bytes(b"new");
+        assert_eq!(capture.take(read.as_fd(), Stream::Stdout).unwrap(), 3);
+        assert_eq!(output(&dir), b"new");
+    }
+
+    #[test]
+    fn a_pipe_is_also_read_where_splice_does_not_work() {
+        let (_home, dir) = log();
+        let bytes: Vec<u8> = (0..60_000u32).map(|number| number as u8).collect();
+        let (read, _write) = pipe_with_bytes(&bytes);
+        let mut capture = Capture::create(dir.clone()).unwrap();
+        capture.copy_buffer = Some(vec![0; COPY_BYTES].into());
+        assert_eq!(capture.take(read.as_fd(), Stream::Stdout).unwrap(), 60_000);
+        assert_eq!(capture.take(read.as_fd(), Stream::Stdout).unwrap(), 0);
+        assert_eq!(output(&dir), bytes);
+    }
+}

@@ -1,0 +1,209 @@
+//! The files of a task's directory, through which supervisor and agent know of each other without talking.
+//!
+//! | file | written by | says |
+//! | --- | --- | --- |
+//! | `launch.json` | agent, before the start | what to run and how |
+//! | `control` | a pipe made by the agent | orders, one JSON object a line |
+//! | `stop.json` | agent | that a stop was asked for, also to a supervisor that does not listen yet |
+//! | `supervisor.log` | supervisor | its own troubles. It is locked as long as a supervisor lives |
+//! | `log/` | supervisor | the task's output, see `muster_link::log` |
+//! | `started.json` | supervisor | that a process runs, and which |
+//! | `exit.json` | supervisor, or the agent that buries it | how it ended. Nothing changes after it |
+//!
+//! Each JSON file appears whole, by a rename, and is for its owner's eyes alone: `launch.json` has the task's
+//! environment. None is synced: they are to survive the death of any process. After a power cut nothing of the task is
+//! left anyway, and what the server was told is in its database.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::tree::{Process, Tree};
+
+pub const CONTROL: &str = "control";
+pub const EXIT: &str = "exit.json";
+pub const LAUNCH: &str = "launch.json";
+pub const LOG: &str = "log";
+pub const STARTED: &str = "started.json";
+pub const STOP: &str = "stop.json";
+pub const SUPERVISOR_LOG: &str = "supervisor.log";
+
+/// The version of these files. A reader refuses a newer one, since an agent may also be downgraded.
+pub const FORMAT: u32 = 1;
+
+/// What to run, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    pub format: u32,
+    /// The task's id: the value of `MUSTER_TASK_ID` in `env`, and the name of its tree.
+    pub task: String,
+    /// Run one after the other. What a setup step leaves running lives on until the task ends.
+    pub steps: Vec<Step>,
+    pub cwd: PathBuf,
+    /// The complete environment: nothing is inherited.
+    pub env: BTreeMap<String, String>,
+    /// How long the whole task may take.
+    pub timeout_ms: Option<u64>,
+    /// How long the task has to end by itself when its time is over.
+    pub grace_ms: u64,
+    pub umask: Option<u32>,
+    pub tree: Tree,
+}
+
+/// One program to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub kind: StepKind,
+    pub argv: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    /// If it fails, the task ends there.
+    Setup,
+    Command,
+}
+
+/// What runs now. Written anew for each step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    pub format: u32,
+    pub boot_id: String,
+    pub supervisor: Process,
+    /// The step's own process, which leads its session and process group.
+    pub task: Process,
+    /// Which of the launch's steps it runs.
+    pub step: usize,
+    /// When the first step started.
+    pub started_at: Timestamp,
+    /// The inode numbers of the pipes behind stdout and stderr, by which they are known again.
+    pub pipes: [u64; 2],
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub format: u32,
+    pub outcome: Outcome,
+    /// How the last step's own process ended, whatever the outcome says about the reason.
+    pub status: Option<Status>,
+    /// Whether someone asked for a stop before it ended.
+    pub stopped: bool,
+    pub ended_at: Timestamp,
+    /// The length of the log; nothing will follow.
+    pub log_bytes: u64,
+    /// Processes that could not be killed, because they hang in the kernel. What they hold is not free.
+    #[serde(default)]
+    pub survivors: Vec<i32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    Exited {
+        code: i32,
+    },
+    Signaled {
+        signal: i32,
+    },
+    /// There is no such program, on the task's own `PATH`.
+    NotFound {
+        command: String,
+    },
+    NotExecutable {
+        command: String,
+        why: NotExecutable,
+    },
+    SetupFailed {
+        status: Status,
+    },
+    Timeout,
+    /// From a cgroup's counter, never guessed.
+    OutOfMemory,
+    /// The stop came first; nothing was run.
+    NotStarted,
+    /// The task could not be started for a reason that is not its program's: its directory, the machine.
+    LaunchFailed {
+        message: String,
+    },
+    /// The supervisor was killed, and the task was ended because nobody watched over it.
+    SupervisorLost,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Exited(i32),
+    Signaled(i32),
+}
+
+impl Status {
+    pub fn is_success(self) -> bool {
+        self == Status::Exited(0)
+    }
+}
+
+/// Why a file that exists cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotExecutable {
+    Directory,
+    /// The kernel knows no such program, and it names no interpreter in a first line that begins with `#!`.
+    Format,
+    /// Its first line names an interpreter that does not exist.
+    MissingInterpreter(String),
+    /// It is a program whose loader or libraries' loader this machine does not have.
+    MissingLoader,
+    Permission,
+}
+
+/// An order to the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// `SIGTERM`, and after the grace `SIGKILL`. A further order can only shorten the grace.
+    Stop { grace_ms: u64 },
+}
+
+/// That a stop was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopAsked {
+    pub grace_ms: u64,
+}
+
+/// Put a file in its place whole, for its owner alone.
+pub(crate) fn write(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let bytes = serde_json::to_vec(value)?;
+    let temporary = dir.join(format!(".{name}.new"));
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(&temporary)?.write_all(&bytes)?;
+    fs::rename(&temporary, dir.join(name))
+}
+
+/// Read a file back; none if it is not there.
+pub(crate) fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Option<T>> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        #[serde(default)]
+        format: u32,
+    }
+    let bytes = match fs::read(dir.join(name)) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Versioned { format } = serde_json::from_slice(&bytes)?;
+    if format > FORMAT {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("{name} has the newer format {format}")));
+    }
+    Ok(Some(serde_json::from_slice(&bytes)?))
+}

@@ -1,0 +1,328 @@
+//! The life of a task: its steps, one after the other, what stops it, and what is left of it at the end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+
+use super::capture::Capture;
+use super::control::Control;
+use super::file::{
+    Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
+};
+use super::spawn::{Failure, Program, spawn};
+use super::watch::{Watch, pipe_inodes, write_ends};
+use super::complain;
+use crate::tree::{Kill, Process, Root, boot_id};
+
+/// How long output is awaited after the whole tree is dead. Only a process that left the tree can still hold a pipe.
+const DRAIN: Duration = Duration::from_secs(2);
+
+pub(super) struct Life {
+    dir: PathBuf,
+    launch: Launch,
+    watch: Watch,
+    /// What `started.json` says, but for the step.
+    started: Started,
+    /// Kept until the last step has its own, so that the pipes do not end between two steps.
+    write_ends: Option<[OwnedFd; 2]>,
+    timeout_at: Option<Instant>,
+    stop: Option<Stop>,
+    /// Whether anyone asked for a stop; a timeout is nobody's wish.
+    stopped: bool,
+    survivors: Vec<i32>,
+    running: Option<Running>,
+    /// Whether this process may have children, the task's orphans included.
+    has_children: bool,
+}
+
+/// A stop in progress.
+struct Stop {
+    kill_at: Instant,
+    is_timeout: bool,
+    is_killed: bool,
+}
+
+/// The step that runs.
+struct Running {
+    pid: Pid,
+    step: usize,
+    program: Program,
+    /// Until its program runs, or could not be run.
+    report: Option<OwnedFd>,
+    failure: Option<Outcome>,
+    status: Option<Status>,
+}
+
+impl Life {
+    pub(super) fn new(dir: &Path, launch: Launch, capture: Capture) -> io::Result<Life> {
+        let supervisor = Process::current()?;
+        let started = Started {
+            format: FORMAT,
+            boot_id: boot_id()?,
+            supervisor,
+            task: supervisor,
+            step: 0,
+            started_at: Timestamp::now(),
+            pipes: pipe_inodes()?,
+        };
+        Ok(Life {
+            dir: dir.to_owned(),
+            watch: Watch::new(capture, Control::open(dir)?)?,
+            write_ends: Some(write_ends()?),
+            timeout_at: launch.timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout)),
+            launch,
+            started,
+            stop: None,
+            stopped: false,
+            survivors: Vec::new(),
+            running: None,
+            has_children: false,
+        })
+    }
+
+    /// From the first step to the last byte of output.
+    pub(super) fn run(mut self) -> Exit {
+        let outcome = self.run_steps().unwrap_or_else(|error| launch_failed(&error));
+        let ended_at = Timestamp::now();
+        self.end_tree();
+        self.drain();
+        Exit {
+            format: FORMAT,
+            outcome,
+            status: self.running.as_ref().filter(|running| running.failure.is_none()).and_then(|step| step.status),
+            stopped: self.stopped,
+            ended_at,
+            log_bytes: self.watch.log_end(),
+            survivors: self.survivors,
+        }
+    }
+
+    fn run_steps(&mut self) -> io::Result<Outcome> {
+        for step in 0..self.launch.steps.len() {
+            self.look_for_stop()?;
+            if let Some(stop) = &self.stop {
+                return Ok(if stop.is_timeout { Outcome::Timeout } else { Outcome::NotStarted });
+            }
+            self.start_step(step)?;
+            while self.running.as_ref().is_some_and(|running| running.status.is_none()) {
+                self.turn(self.next_deadline())?;
+            }
+            if let Some(outcome) = self.outcome(self.launch.steps[step].kind) {
+                return Ok(outcome);
+            }
+        }
+        Ok(Outcome::Exited { code: 0 })
+    }
+
+    /// A stop may have been asked for before we listened, or while the step before this one ended.
+    fn look_for_stop(&mut self) -> io::Result<()> {
+        let mut orders = self.watch.orders();
+        let early = read::<StopAsked>(&self.dir, STOP)?.map(|StopAsked { grace_ms }| Order::Stop { grace_ms });
+        orders.extend(early);
+        orders.into_iter().for_each(|order| self.on_order(order));
+        self.on_time();
+        Ok(())
+    }
+
+    fn start_step(&mut self, step: usize) -> io::Result<()> {
+        let is_last = step + 1 == self.launch.steps.len();
+        let program = Program::new(&self.launch, &self.launch.steps[step])?;
+        let Some([out, err]) = &self.write_ends else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let spawned = spawn(&program, [out, err], &self.launch.tree)?;
+        self.has_children = true;
+        self.running = Some(Running {
+            pid: spawned.pid,
+            step,
+            program,
+            report: Some(spawned.report),
+            failure: None,
+            status: None,
+        });
+        if is_last {
+            self.write_ends = None;
+        }
+        Ok(())
+    }
+
+    /// How the task ended with this step, unless it goes on to the next.
+    fn outcome(&self, kind: StepKind) -> Option<Outcome> {
+        let running = self.running.as_ref()?;
+        if self.stop.as_ref().is_some_and(|stop| stop.is_timeout) {
+            return Some(Outcome::Timeout);
+        }
+        if let Some(failure) = &running.failure {
+            return Some(failure.clone());
+        }
+        let status = running.status?;
+        // What we killed ourselves did not die of hunger, whatever happened to it before.
+        if !status.is_success() && !self.stopped && self.launch.tree.oom_kills().is_some_and(|kills| kills > 0) {
+            return Some(Outcome::OutOfMemory);
+        }
+        match (kind, status) {
+            (StepKind::Setup, status) if status.is_success() => None,
+            (StepKind::Setup, status) => Some(Outcome::SetupFailed { status }),
+            (StepKind::Command, Status::Exited(code)) => Some(Outcome::Exited { code }),
+            (StepKind::Command, Status::Signaled(signal)) => Some(Outcome::Signaled { signal }),
+        }
+    }
+
+    /// Wait for the next event and deal with it.
+    fn turn(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let report = self.running.as_ref().and_then(|running| running.report.as_ref());
+        let turn = self.watch.turn(until, report)?;
+        if turn.reported {
+            self.on_report();
+        }
+        turn.orders.into_iter().for_each(|order| self.on_order(order));
+        if turn.child_ended {
+            self.reap();
+        }
+        self.on_time();
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match &self.stop {
+            Some(stop) if stop.is_killed => None,
+            Some(stop) => Some(stop.kill_at),
+            None => self.timeout_at,
+        }
+    }
+
+    fn on_order(&mut self, order: Order) {
+        let Order::Stop { grace_ms } = order;
+        self.stopped = true;
+        self.begin_stop(Duration::from_millis(grace_ms), false);
+    }
+
+    fn begin_stop(&mut self, grace: Duration, is_timeout: bool) {
+        let kill_at = Instant::now() + grace;
+        if let Some(stop) = &mut self.stop {
+            stop.kill_at = stop.kill_at.min(kill_at);
+            return;
+        }
+        self.stop = Some(Stop { kill_at, is_timeout, is_killed: false });
+        if self.has_children {
+            self.launch.tree.terminate(self.running.as_ref().map(|running| running.pid), Root::Children);
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        if self.stop.is_none() && self.timeout_at.is_some_and(|at| at <= now) {
+            self.begin_stop(Duration::from_millis(self.launch.grace_ms), true);
+        }
+        if let Some(stop) = &mut self.stop
+            && !stop.is_killed
+            && stop.kill_at <= now
+        {
+            stop.is_killed = true;
+            self.kill();
+        }
+    }
+
+    /// The program runs, or the reason why not has come.
+    fn on_report(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        let Some(report) = running.report.take() else { return };
+        let mut bytes = [0; Failure::BYTES];
+        match rustix::io::read(&report, &mut bytes) {
+            Ok(Failure::BYTES) => running.failure = Some(running.program.explain(&bytes)),
+            // Nothing, when exec has closed the other end. A child that was killed before looks the same, and its
+            // status will tell.
+            Ok(_) | Err(_) => self.write_started(),
+        }
+    }
+
+    fn write_started(&mut self) {
+        let Some(running) = &self.running else { return };
+        let Ok(task) = Process::of(running.pid) else { return };
+        self.started.task = task;
+        if running.step == 0 {
+            self.started.started_at = Timestamp::now();
+        }
+        self.started.step = running.step;
+        if let Err(error) = write(&self.dir, STARTED, &self.started) {
+            complain("cannot write that the task has started", &error);
+        }
+    }
+
+    /// Take note of every child that has ended: the step's own, and orphans that fell to us.
+    fn reap(&mut self) {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => self.on_child_ended(pid, status),
+                Ok(None) => return,
+                Err(_) => {
+                    self.has_children = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn on_child_ended(&mut self, pid: Pid, status: WaitStatus) {
+        if self.running.as_ref().is_none_or(|running| running.pid != pid || running.status.is_some()) {
+            return;
+        }
+        // A report that is still to be read comes first: it says what the status means.
+        self.on_report();
+        if let Some(running) = &mut self.running {
+            let signal = status.terminating_signal().map(Status::Signaled);
+            running.status = signal.or(status.exit_status().map(Status::Exited));
+        }
+    }
+
+    /// End all of the tree, now.
+    fn kill(&mut self) {
+        self.survivors = self.launch.tree.kill(Root::Children).survivors;
+        self.reap();
+        if self.has_children && self.survivors.is_empty() {
+            self.survivors = self.launch.tree.kill_strays(Root::Children).survivors;
+            self.reap();
+        }
+        if let Some(running) = &mut self.running
+            && self.survivors.contains(&running.pid.as_raw_nonzero().get())
+        {
+            // It hangs in the kernel, and will die of our signal if it ever wakes. Nobody should wait for that.
+            running.status = running.status.or(Some(Status::Signaled(libc::SIGKILL)));
+        }
+    }
+
+    /// End what the last step's own process has left behind. In a stop, the whole tree has the grace: the step may be
+    /// a shell that dies at once, while the training it started is writing its last checkpoint.
+    fn end_tree(&mut self) {
+        self.write_ends = None;
+        self.reap();
+        while self.has_children && self.stop.as_ref().is_some_and(|stop| !stop.is_killed) {
+            if let Err(error) = self.turn(self.next_deadline()) {
+                complain("cannot wait for the task to stop", &error);
+                break;
+            }
+        }
+        let is_held = !matches!(self.launch.tree.way(), Kill::Walk);
+        if self.survivors.is_empty() && (self.has_children || is_held) {
+            self.kill();
+        }
+    }
+
+    /// Keep all output until nobody is left who could write any.
+    fn drain(&mut self) {
+        let deadline = Instant::now() + DRAIN;
+        while self.watch.has_output(Instant::now() < deadline) {
+            let until = (Instant::now() < deadline).then_some(deadline);
+            if let Err(error) = self.watch.turn(until, None) {
+                complain("cannot wait for output", &error);
+                return;
+            }
+        }
+    }
+}
+
+fn launch_failed(error: &io::Error) -> Outcome {
+    Outcome::LaunchFailed { message: error.to_string() }
+}

@@ -1,0 +1,283 @@
+//! Starts a step's process, in its own session, inside the task's cgroups before it runs anything of its own.
+//!
+//! `std::process::Command` cannot give birth into a cgroup, and between fork and exec a process may only make system
+//! calls. So everything is made ready before, and what fails in the child is told through a pipe that a successful
+//! exec closes.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::{mem, ptr};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+
+use super::file::{Launch, Outcome, Step};
+use super::program;
+use crate::tree::Tree;
+
+/// A step's program, ready to run.
+pub(super) struct Program {
+    command: String,
+    cwd: PathBuf,
+    candidates: Vec<PathBuf>,
+    files: Vec<CString>,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    directory: CString,
+    umask: Option<u32>,
+}
+
+/// A process that was started, and may not have reached its program yet.
+pub(super) struct Spawned {
+    pub(super) pid: Pid,
+    /// Ends without a byte when the program runs; else it says what failed.
+    pub(super) report: OwnedFd,
+}
+
+impl Program {
+    pub(super) fn new(launch: &Launch, step: &Step) -> io::Result<Program> {
+        let command = step.argv.first().cloned().unwrap_or_default();
+        let candidates = program::candidates(&command, &launch.env);
+        let env = launch.env.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
+        Ok(Program {
+            files: candidates.iter().map(|file| c_path(file)).collect::<io::Result<_>>()?,
+            argv: step.argv.iter().map(|argument| CString::new(argument.as_str())).collect::<Result<_, _>>()?,
+            env: env.collect::<Result<_, _>>()?,
+            directory: c_path(&launch.cwd)?,
+            cwd: launch.cwd.clone(),
+            umask: launch.umask,
+            candidates,
+            command,
+        })
+    }
+
+    /// What a report from the child means for the task.
+    pub(super) fn explain(&self, report: &[u8; Failure::BYTES]) -> Outcome {
+        let failure = Failure::decode(report);
+        let error = io::Error::from_raw_os_error(failure.errno);
+        match failure.stage {
+            Stage::EXEC => {
+                let tried = self.candidates.get(failure.candidate as usize).map_or(Path::new(""), PathBuf::as_path);
+                program::explain(&self.command, tried, &self.candidates, &self.cwd, &error)
+            }
+            Stage::DIRECTORY => program::explain_directory(&self.cwd, &error),
+            Stage::CGROUP => Outcome::LaunchFailed { message: format!("its cgroup: {error}") },
+            _ => Outcome::LaunchFailed { message: format!("its standard streams: {error}") },
+        }
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// How far a child came. Plain numbers, since they cross a pipe.
+struct Stage;
+
+impl Stage {
+    const CGROUP: i32 = 1;
+    const STREAMS: i32 = 2;
+    const DIRECTORY: i32 = 3;
+    const EXEC: i32 = 4;
+}
+
+pub(super) struct Failure {
+    stage: i32,
+    errno: i32,
+    candidate: i32,
+}
+
+impl Failure {
+    pub(super) const BYTES: usize = 12;
+
+    fn encode(&self) -> [u8; Failure::BYTES] {
+        let mut bytes = [0; Failure::BYTES];
+        bytes[0..4].copy_from_slice(&self.stage.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.errno.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.candidate.to_ne_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; Failure::BYTES]) -> Failure {
+        let [s0, s1, s2, s3, e0, e1, e2, e3, c0, c1, c2, c3] = *bytes;
+        Failure {
+            stage: i32::from_ne_bytes([s0, s1, s2, s3]),
+            errno: i32::from_ne_bytes([e0, e1, e2, e3]),
+            candidate: i32::from_ne_bytes([c0, c1, c2, c3]),
+        }
+    }
+}
+
+/// Start a program whose stdout and stderr are these.
+pub(super) fn spawn(program: &Program, streams: [&OwnedFd; 2], tree: &Tree) -> io::Result<Spawned> {
+    let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (report, told) = pipe_with(PipeFlags::CLOEXEC)?;
+    let argv = pointers(&program.argv);
+    let env = pointers(&program.env);
+    let files = pointers(&program.files);
+    let birthplace = tree.birthplace()?;
+    let doors = tree.doors(birthplace.is_some())?;
+    let mut child = Child {
+        files: &files[..files.len() - 1],
+        argv: &argv,
+        env: &env,
+        directory: &program.directory,
+        umask: program.umask,
+        streams: [null.as_raw_fd(), streams[0].as_raw_fd(), streams[1].as_raw_fd()],
+        doors: &doors,
+        told: told.as_raw_fd(),
+    };
+    let born = birthplace.map(|place| child.start(Some(place.as_raw_fd())));
+    let pid = match born {
+        Some(Ok(pid)) => pid,
+        // A kernel before 5.7, or a sandbox that has not heard of it: the process is moved after its birth.
+        Some(Err(_)) => {
+            let doors = tree.doors(false)?;
+            child.doors = &doors;
+            child.start(None)?
+        }
+        None => child.start(None)?,
+    };
+    Ok(Spawned { pid, report })
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// Missing from `libc`, whose constants for `clone` have 32 bits.
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// All that the child needs, in a form that needs no memory to be had.
+struct Child<'a> {
+    files: &'a [*const libc::c_char],
+    argv: &'a [*const libc::c_char],
+    env: &'a [*const libc::c_char],
+    directory: &'a CString,
+    umask: Option<u32>,
+    streams: [RawFd; 3],
+    doors: &'a [OwnedFd],
+    told: RawFd,
+}
+
+impl Child<'_> {
+    #[expect(unsafe_code, reason = "only clone3 can give birth into a cgroup")]
+    fn start(&self, birthplace: Option<RawFd>) -> io::Result<Pid> {
+        // SAFETY: all-zero is a valid `clone_args`: it asks for nothing.
+        let mut arguments: libc::clone_args = unsafe { mem::zeroed() };
+        arguments.exit_signal = libc::SIGCHLD as u64;
+        let pid = match birthplace {
+            Some(place) => {
+                arguments.flags = CLONE_INTO_CGROUP;
+                arguments.cgroup = place as u64;
+                // SAFETY: the arguments are valid and without CLONE_VM, so the child has memory of its own and goes on
+                // here as after a fork. There is one thread, so no lock can be held by another one.
+                unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, mem::size_of_val(&arguments)) as i32 }
+            }
+            // SAFETY: as above.
+            None => unsafe { libc::fork() },
+        };
+        match pid {
+            // SAFETY: we are the child.
+            0 => unsafe { self.run() },
+            _ => Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error),
+        }
+    }
+
+    /// The child's whole life before its program.
+    ///
+    /// # Safety
+    /// Must be called in a child of a process with one thread. It never returns, and only makes system calls.
+    #[expect(unsafe_code, reason = "see the safety section")]
+    unsafe fn run(&self) -> ! {
+        // SAFETY: the same holds there, and all pointers are to what the parent has made ready.
+        unsafe {
+            let failure = self.try_run();
+            let bytes = failure.encode();
+            libc::write(self.told, bytes.as_ptr().cast(), bytes.len());
+            libc::_exit(127)
+        }
+    }
+
+    /// # Safety
+    /// As `run`.
+    #[expect(unsafe_code, reason = "see the safety section")]
+    unsafe fn try_run(&self) -> Failure {
+        // SAFETY: system calls only, with valid pointers.
+        unsafe {
+            libc::setsid();
+            for door in self.doors {
+                if libc::write(door.as_raw_fd(), c"0".as_ptr().cast(), 1) < 0 {
+                    return failed(Stage::CGROUP, 0);
+                }
+            }
+            for (target, stream) in self.streams.iter().enumerate() {
+                if libc::dup2(*stream, target as RawFd) < 0 {
+                    return failed(Stage::STREAMS, 0);
+                }
+            }
+            if libc::chdir(self.directory.as_ptr()) < 0 {
+                return failed(Stage::DIRECTORY, 0);
+            }
+            if let Some(mask) = self.umask {
+                libc::umask(mask as libc::mode_t);
+            }
+            reset_signals();
+            self.exec()
+        }
+    }
+
+    /// Try each file in turn. As in any shell, one that may not be run is passed over for a later one that may, and
+    /// remembered if there is none.
+    ///
+    /// # Safety
+    /// As `run`.
+    #[expect(unsafe_code, reason = "see the safety section")]
+    unsafe fn exec(&self) -> Failure {
+        let mut refused = None;
+        let mut last = Failure { stage: Stage::EXEC, errno: libc::ENOENT, candidate: 0 };
+        for (candidate, file) in self.files.iter().enumerate() {
+            // SAFETY: the file and both lists end with a null, and live as long as this process.
+            unsafe { libc::execve(*file, self.argv.as_ptr(), self.env.as_ptr()) };
+            last = failed(Stage::EXEC, candidate as i32);
+            match last.errno {
+                libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG => {}
+                libc::EACCES => refused = refused.or(Some(candidate as i32)),
+                _ => return last,
+            }
+        }
+        match refused {
+            Some(candidate) => Failure { stage: Stage::EXEC, errno: libc::EACCES, candidate },
+            None => last,
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "`io::Error::last_os_error` is not promised to need no memory")]
+fn failed(stage: i32, candidate: i32) -> Failure {
+    // SAFETY: the pointer is to this thread's error number, always.
+    Failure { stage, errno: unsafe { *libc::__errno_location() }, candidate }
+}
+
+/// A task starts with every signal as a shell would give it: what the agent, we or those before us ignore or hold
+/// back must not be inherited.
+///
+/// # Safety
+/// Changes the signals of the whole process: only for a child that is about to become another program.
+#[expect(unsafe_code, reason = "neither std nor rustix can reset signals")]
+unsafe fn reset_signals() {
+    // SAFETY: SIG_DFL runs no code of ours; numbers that are no signals, or cannot be set, are refused harmlessly. The
+    // empty set is initialised before it is read.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none = mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
+}

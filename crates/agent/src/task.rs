@@ -1,0 +1,222 @@
+//! One supervised task, as the agent sees it: start it, stop it, observe it, find it again, and bury it if its
+//! supervisor died.
+//!
+//! Everything here is told by the task's directory (see `supervisor`), so an agent that was restarted, or replaced by a
+//! newer one, knows as much as the one before. Whether a supervisor lives is told by a lock on `supervisor.log`: the
+//! agent takes it before the start and the supervisor inherits it, so there is no instant at which a supervisor may
+//! run and the lock is free. That is what makes it certain that nothing is started twice.
+//!
+//! All calls are synchronous. Only `bury` may take longer than a few file operations.
+
+mod bury;
+mod pipe;
+
+pub use bury::bury;
+pub use pipe::Pipes;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use muster_link::log::SegmentDir;
+use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
+use rustix::io::Errno;
+
+use crate::supervisor::{
+    CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, read, write,
+};
+use crate::tree::{Process, boot_id};
+
+/// What went wrong with a task's directory.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {what} of the task in {dir}")]
+    Io {
+        what: &'static str,
+        dir: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the task in {dir} was started before")]
+    AlreadyStarted { dir: PathBuf },
+    #[error("the task in {dir} was never started")]
+    NotStarted { dir: PathBuf },
+    #[error("the task in {dir} still has a supervisor")]
+    Supervised { dir: PathBuf },
+}
+
+impl Error {
+    fn io<E: Into<io::Error>>(what: &'static str, dir: &Path) -> impl FnOnce(E) -> Error {
+        let dir = dir.to_owned();
+        move |source| Error::Io { what, dir, source: source.into() }
+    }
+}
+
+/// A task's condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// No supervisor has run: `start` may be called, also once more.
+    NotStarted,
+    /// A supervisor lives, and the program does not run yet.
+    Starting,
+    Running(Started),
+    Ended(Exit),
+    /// The supervisor died without a word. The task may be running: `bury` it.
+    SupervisorLost(Option<Started>),
+    /// The machine was restarted meanwhile, so nothing of the task runs. `bury` ends its log.
+    Rebooted,
+}
+
+/// A supervisor that was just started.
+#[derive(Debug)]
+pub struct Spawned {
+    /// The supervisor. Whoever gets this must wait for it at some time, or it stays a zombie; when it ends is told by
+    /// `watch`. Dropping it does no harm to the task.
+    pub child: Child,
+    /// To be kept as long as the task runs: they save its output if the supervisor dies.
+    pub pipes: Pipes,
+}
+
+/// A task that an earlier agent started.
+#[derive(Debug)]
+pub struct Adopted {
+    pub observation: Observation,
+    /// None if nothing runs, or if the supervisor is just starting: then adopt again when `started.json` appears.
+    pub pipes: Option<Pipes>,
+}
+
+/// Start a task: `exe supervise DIR` is this same binary. After an error nothing runs, and it may be tried again.
+pub fn start(exe: &Path, dir: &Path, launch: &Launch) -> Result<Spawned, Error> {
+    let dir = &std::path::absolute(dir).map_err(Error::io("name the directory", dir))?;
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(dir.join(LOG)).map_err(Error::io("make the directory", dir))?;
+    let Some(lock) = lock(dir)? else { return Err(Error::Supervised { dir: dir.clone() }) };
+    if has_log(dir)? || dir.join(EXIT).exists() {
+        return Err(Error::AlreadyStarted { dir: dir.clone() });
+    }
+    make_control(dir).map_err(Error::io("make the control pipe", dir))?;
+    write(dir, LAUNCH, launch).map_err(Error::io("write the launch", dir))?;
+    let (pipes, [stdout, stderr]) = Pipes::new().map_err(Error::io("make the pipes", dir))?;
+    let mut command = Command::new(exe);
+    // No `pre_exec` and no other directory: so the standard library need not fork this possibly large process.
+    command.arg("supervise").arg(dir).env_clear().stdin(stdout).stdout(stderr).stderr(lock);
+    let child = command.spawn().map_err(Error::io("start the supervisor", dir))?;
+    Ok(Spawned { child, pipes })
+}
+
+/// How a task is.
+pub fn observe(dir: &Path) -> Result<Observation, Error> {
+    if let Some(exit) = read_exit(dir)? {
+        return Ok(Observation::Ended(exit));
+    }
+    if !dir.join(LAUNCH).exists() {
+        return Ok(Observation::NotStarted);
+    }
+    let is_free = lock(dir)?.is_some();
+    observe_after_lock(dir, is_free)
+}
+
+/// The same, to be read after the lock was tried: a supervisor that has let go of it has written all it ever will.
+fn observe_after_lock(dir: &Path, is_free: bool) -> Result<Observation, Error> {
+    if let Some(exit) = read_exit(dir)? {
+        return Ok(Observation::Ended(exit));
+    }
+    let started = read::<Started>(dir, STARTED).map_err(Error::io("read the start", dir))?;
+    if !is_free {
+        return Ok(started.map_or(Observation::Starting, Observation::Running));
+    }
+    match started {
+        Some(started) if !is_this_boot(&started, dir)? => Ok(Observation::Rebooted),
+        Some(started) => Ok(Observation::SupervisorLost(Some(started))),
+        None if has_log(dir)? => Ok(Observation::SupervisorLost(None)),
+        None => Ok(Observation::NotStarted),
+    }
+}
+
+/// Find a task again after the agent was restarted, and take hold of its pipes.
+pub fn adopt(dir: &Path) -> Result<Adopted, Error> {
+    let observation = observe(dir)?;
+    let pipes = match &observation {
+        Observation::Running(started) | Observation::SupervisorLost(Some(started)) => Pipes::reopen(started),
+        _ => None,
+    };
+    Ok(Adopted { observation, pipes })
+}
+
+/// Ask a task to end, and kill it after `grace`. Once asked it cannot be taken back; asking again can only shorten the
+/// grace. Returns at once. A task whose supervisor has not begun will not be run.
+pub fn stop(dir: &Path, grace: Duration) -> Result<(), Error> {
+    let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+    let before = read::<StopAsked>(dir, STOP).map_err(Error::io("read the stop", dir))?;
+    let asked = StopAsked { grace_ms: before.map_or(grace_ms, |before| before.grace_ms.min(grace_ms)) };
+    // First on disk, for a supervisor that does not listen yet and for whoever buries it.
+    write(dir, STOP, &asked).map_err(Error::io("write the stop", dir))?;
+    match open_control(dir) {
+        Ok(mut control) => order(&mut control, Order::Stop { grace_ms }).map_err(Error::io("order the stop", dir)),
+        // Nobody has it open: the supervisor is yet to begin, and will see the file, or it is gone.
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(()),
+        Err(error) => Err(Error::io("open the control pipe", dir)(error)),
+    }
+}
+
+/// A descriptor that has an event when the task's supervisor is gone: wait for it to be readable or in error. Where
+/// the kernel offers no descriptor for a process, or `supervisor` is not known yet, it is the control pipe, which
+/// errs when its only reader dies.
+pub fn watch(dir: &Path, supervisor: Option<Process>) -> Result<OwnedFd, Error> {
+    if let Some(Ok(descriptor)) = supervisor.map(|supervisor| supervisor.pidfd()) {
+        return Ok(descriptor);
+    }
+    open_control(dir).map(OwnedFd::from).map_err(Error::io("watch the supervisor", dir))
+}
+
+/// Take the lock that a living supervisor has. None if it does.
+fn lock(dir: &Path) -> Result<Option<File>, Error> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    let file = options.open(dir.join(SUPERVISOR_LOG)).map_err(Error::io("open the supervisor's log", dir))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(Error::io("lock the supervisor's log", dir)(error)),
+    }
+}
+
+fn read_exit(dir: &Path) -> Result<Option<Exit>, Error> {
+    read(dir, EXIT).map_err(Error::io("read the exit status", dir))
+}
+
+/// Whether a supervisor has begun. The log's first segment is made before the task's first process.
+fn has_log(dir: &Path) -> Result<bool, Error> {
+    let starts = SegmentDir::new(dir.join(LOG)).starts().map_err(io::Error::other);
+    Ok(!starts.map_err(Error::io("list the log", dir))?.is_empty())
+}
+
+fn make_control(dir: &Path) -> io::Result<()> {
+    match mkfifoat(CWD, dir.join(CONTROL), Mode::from_raw_mode(0o600)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_control(dir: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(dir.join(CONTROL))
+}
+
+fn order(control: &mut File, order: Order) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&order)?;
+    line.push(b'\n');
+    // In one piece, as the kernel promises for so short a line, so that two agents cannot mix theirs.
+    match control.write_all(&line) {
+        // The supervisor has gone since the pipe was opened, and with it the task.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+fn is_this_boot(started: &Started, dir: &Path) -> Result<bool, Error> {
+    Ok(started.boot_id == boot_id().map_err(Error::io("read the boot id", dir))?)
+}

@@ -1,0 +1,85 @@
+//! The end of a task whose supervisor died before it: nobody would record how it ended, so it is ended, and what it
+//! wrote until then is saved.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use muster_link::log::{SegmentDir, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Error, Observation, Pipes, lock, observe_after_lock};
+use crate::supervisor::{Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Outcome, STOP, read, write};
+use crate::tree::Root;
+
+/// How long output is awaited from processes that left the tree. The dead ones have closed their ends already.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Kill what is left of a task without a supervisor, save its output and write down its end. Returns the end that was
+/// written before, if there is one. Killing may take seconds if processes hang.
+pub fn bury(dir: &Path, pipes: Option<Pipes>) -> Result<Exit, Error> {
+    // Held to the end, so that two burials cannot meet.
+    let Some(_lock) = lock(dir)? else { return Err(Error::Supervised { dir: dir.to_owned() }) };
+    let root = match observe_after_lock(dir, true)? {
+        Observation::Ended(exit) => return Ok(exit),
+        Observation::NotStarted => return Err(Error::NotStarted { dir: dir.to_owned() }),
+        Observation::SupervisorLost(started) => Some(Root::Orphans(started.map(|started| started.task))),
+        Observation::Rebooted | Observation::Starting | Observation::Running(_) => None,
+    };
+    let launch = read::<Launch>(dir, LAUNCH).map_err(Error::io("read the launch", dir))?;
+    let survivors = match (&launch, root) {
+        (Some(launch), Some(root)) => end_tree(launch, root),
+        _ => Vec::new(),
+    };
+    let log_bytes = save_output(dir, pipes.as_ref()).map_err(Error::io("save the output", dir))?;
+    let exit = Exit {
+        format: FORMAT,
+        outcome: Outcome::SupervisorLost,
+        status: None,
+        stopped: dir.join(STOP).exists(),
+        ended_at: Timestamp::now(),
+        log_bytes,
+        survivors,
+    };
+    write(dir, EXIT, &exit).map_err(Error::io("write the exit status", dir))?;
+    if let Some(launch) = &launch {
+        launch.tree.remove();
+    }
+    Ok(exit)
+}
+
+/// End what is in the cgroup and then, since nobody adopted the orphans, what is not.
+fn end_tree(launch: &Launch, root: Root) -> Vec<i32> {
+    let mut survivors = launch.tree.kill(root).survivors;
+    if survivors.is_empty() {
+        survivors = launch.tree.kill_strays(root).survivors;
+    }
+    survivors
+}
+
+fn save_output(dir: &Path, pipes: Option<&Pipes>) -> io::Result<u64> {
+    let log = SegmentDir::new(dir.join(LOG));
+    let Some(pipes) = pipes else { return Ok(Capture::resume(log, [None, None])?.end()) };
+    let mut capture = Capture::resume(log, pipes.each().map(Some))?;
+    let deadline = Instant::now() + DRAIN;
+    let mut open = Stream::ALL.to_vec();
+    while !open.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let timeout = Timespec::try_from(left).ok();
+        let fds = open.iter().map(|stream| pipes.each()[stream.index()]);
+        let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        poll(&mut fds, timeout.as_ref())?;
+        let ready: Vec<(Stream, PollFlags)> = open.iter().copied().zip(fds.iter().map(PollFd::revents)).collect();
+        for (stream, events) in ready {
+            let taken = capture.take(pipes.each()[stream.index()], stream)?;
+            if taken == 0 && events.contains(PollFlags::HUP) {
+                open.retain(|other| *other != stream);
+            }
+        }
+    }
+    Ok(capture.end())
+}

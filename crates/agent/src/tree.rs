@@ -1,0 +1,212 @@
+//! A task's whole process tree: where it is held, how all of it is ended, and what the kernel counted against it.
+//!
+//! Three ways lead to the same end, and a tree says which one it takes: cgroup v2 with `cgroup.kill`; a cgroup v1
+//! freezer, frozen, killed and thawed; and a walk through `/proc`, for everyone whom the machine gives no cgroup. Agent
+//! and supervisor both may end a tree, the agent when the supervisor is dead.
+//!
+//! A kill must never reach a process of anyone else: a process number is believed only together with what makes it ours.
+
+mod cgroup;
+mod cgroup1;
+mod cgroup2;
+mod memory;
+mod process;
+mod walk;
+
+pub use memory::Memory;
+pub use process::{Process, boot_id};
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use process::Stat;
+
+/// How long a kill waits for what it killed. Longer than any exit takes that is going to happen; a process that hangs
+/// in a driver or a dead file server is left and reported.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which way to use. All but `Auto` are for tests and for operators who know their machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preference {
+    /// The first that works here.
+    #[default]
+    Auto,
+    Cgroup2,
+    Cgroup1,
+    Walk,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a way to end a task; write auto, cgroup2, cgroup1 or walk")]
+pub struct UnknownPreference(String);
+
+impl FromStr for Preference {
+    type Err = UnknownPreference;
+
+    fn from_str(text: &str) -> Result<Preference, UnknownPreference> {
+        match text {
+            "auto" => Ok(Preference::Auto),
+            "cgroup2" => Ok(Preference::Cgroup2),
+            "cgroup1" => Ok(Preference::Cgroup1),
+            "walk" => Ok(Preference::Walk),
+            _ => Err(UnknownPreference(text.to_owned())),
+        }
+    }
+}
+
+/// A way that was asked for by name cannot be had here.
+#[derive(Debug, thiserror::Error)]
+#[error("{way} cannot be used here")]
+pub struct Unavailable {
+    way: &'static str,
+    #[source]
+    source: io::Error,
+}
+
+/// How a tree is ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kill {
+    Cgroup2 { path: PathBuf },
+    Cgroup1 { path: PathBuf },
+    Walk,
+}
+
+/// Where a walk begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Root {
+    /// With the calling process's children: it is the supervisor, to which orphans of the tree fall.
+    Children,
+    /// The supervisor is dead, and its orphans have fallen to someone else. The task's own process, if it was known.
+    Orphans(Option<Process>),
+}
+
+/// What became of a kill.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Killed {
+    /// Processes that would not die in time: they hang in the kernel.
+    pub survivors: Vec<i32>,
+}
+
+/// A task's process tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tree {
+    task: String,
+    kill: Kill,
+    memory: Option<Memory>,
+}
+
+impl Tree {
+    /// Make a place for a task's processes. The task's environment must have `MUSTER_TASK_ID` set to `task`, which
+    /// must be unique among all that run on this machine. Not being allowed a cgroup is not an error, unless that way
+    /// was asked for by name. A memory limit holds only where there is a memory cgroup: see `limits_memory`.
+    pub fn prepare(task: &str, preference: Preference, memory_bytes: Option<u64>) -> Result<Tree, Unavailable> {
+        let cgroup2 = || cgroup2::prepare(task).map(|path| Kill::Cgroup2 { path });
+        let cgroup1 = || cgroup1::prepare(task).map(|path| Kill::Cgroup1 { path });
+        let kill = match preference {
+            Preference::Auto => cgroup2().or_else(|_| cgroup1()).unwrap_or(Kill::Walk),
+            Preference::Cgroup2 => cgroup2().map_err(|source| Unavailable { way: "cgroup v2", source })?,
+            Preference::Cgroup1 => cgroup1().map_err(|source| Unavailable { way: "the cgroup v1 freezer", source })?,
+            Preference::Walk => Kill::Walk,
+        };
+        let memory = Memory::prepare(task, &kill, memory_bytes);
+        Ok(Tree { task: task.to_owned(), kill, memory })
+    }
+
+    /// Which way this tree is ended.
+    pub fn way(&self) -> &Kill {
+        &self.kill
+    }
+
+    pub fn limits_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// How often the kernel killed one of its processes for memory; none if nothing counts.
+    pub fn oom_kills(&self) -> Option<u64> {
+        self.memory.as_ref()?.oom_kills()
+    }
+
+    /// The cgroup that a process can be born into. Moving a process after its birth makes older kernels wait for
+    /// every CPU, tens of milliseconds long; being born there does not.
+    pub(crate) fn birthplace(&self) -> io::Result<Option<OwnedFd>> {
+        match &self.kill {
+            Kill::Cgroup2 { path } => File::open(path).map(|directory| Some(directory.into())),
+            Kill::Cgroup1 { .. } | Kill::Walk => Ok(None),
+        }
+    }
+
+    /// The `cgroup.procs` files to which a new process of this tree must write `0`. With `born`, it already is where
+    /// `birthplace` says.
+    pub(crate) fn doors(&self, born: bool) -> io::Result<Vec<OwnedFd>> {
+        let held = match &self.kill {
+            Kill::Cgroup2 { path } if !born => Some(path),
+            Kill::Cgroup1 { path } => Some(path),
+            Kill::Cgroup2 { .. } | Kill::Walk => None,
+        };
+        let limited = self.memory.as_ref().and_then(Memory::own_path);
+        held.into_iter().chain(limited).map(|path| cgroup::open_procs(path)).collect()
+    }
+
+    /// Ask every process to end: `SIGTERM` to the main process group at once, so that none of it is forked away from
+    /// under us, and to everything outside of it one by one. `SIGCONT` follows, since a stopped process hears nothing.
+    pub fn terminate(&self, group: Option<Pid>, root: Root) {
+        if let Some(group) = group {
+            // A group that is gone is as good as told.
+            let _ = kill_process_group(group, Signal::TERM).and_then(|()| kill_process_group(group, Signal::CONT));
+        }
+        for stat in self.members(root) {
+            if group.is_none_or(|group| stat.group != group.as_raw_nonzero().get())
+                && let Some(pid) = stat.process.pid()
+            {
+                let _ = kill_process(pid, Signal::TERM).and_then(|()| kill_process(pid, Signal::CONT));
+            }
+        }
+    }
+
+    /// End every process, and wait until it is gone. The caller reaps those that are its children.
+    pub fn kill(&self, root: Root) -> Killed {
+        let deadline = Instant::now() + PATIENCE;
+        let done = match &self.kill {
+            Kill::Cgroup2 { path } => cgroup2::kill(path, deadline),
+            Kill::Cgroup1 { path } => cgroup1::kill(path, deadline),
+            Kill::Walk => return walk::kill(&self.task, root, deadline),
+        };
+        match done {
+            Ok(killed) => killed,
+            // The cgroup went away or was taken from us: the processes, if any, can still be found.
+            Err(_) => walk::kill(&self.task, root, deadline),
+        }
+    }
+
+    /// End what has left the cgroup but not the tree.
+    pub(crate) fn kill_strays(&self, root: Root) -> Killed {
+        walk::kill(&self.task, root, Instant::now() + PATIENCE)
+    }
+
+    /// Give back the cgroups. To be called when the tree is ended; again does no harm.
+    pub fn remove(&self) {
+        let held = match &self.kill {
+            Kill::Cgroup2 { path } | Kill::Cgroup1 { path } => Some(path),
+            Kill::Walk => None,
+        };
+        for path in held.into_iter().chain(self.memory.as_ref().and_then(Memory::own_path)) {
+            cgroup::remove(path);
+        }
+    }
+
+    fn members(&self, root: Root) -> Vec<Stat> {
+        let pids = match &self.kill {
+            Kill::Cgroup2 { path } | Kill::Cgroup1 { path } => cgroup::members(path),
+            Kill::Walk => return walk::members(&self.task, root),
+        };
+        pids.unwrap_or_default().into_iter().filter_map(Stat::of).collect()
+    }
+}

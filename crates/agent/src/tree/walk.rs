@@ -1,0 +1,86 @@
+//! The third way, for everyone without cgroups: find the tree in `/proc`, stop it so that it cannot grow, end it.
+//!
+//! A process belongs to the tree if it descends from the root, or if it was started with the task's id in its
+//! environment, or if it descends from such a one. The supervisor adopts orphans, so while it lives nothing leaves the
+//! tree; after its death the environment is what finds them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::time::Instant;
+
+use rustix::process::{Signal, getpid};
+
+use super::process::{Doomed, Process, Stat};
+use super::{Killed, Root};
+
+pub(super) fn kill(task: &str, root: Root, deadline: Instant) -> Killed {
+    loop {
+        let doomed = stop(task, root, deadline);
+        if doomed.is_empty() {
+            return Killed::default();
+        }
+        doomed.signal_all(Signal::KILL);
+        let survivors = doomed.wait(deadline);
+        if !survivors.is_empty() || Instant::now() >= deadline {
+            return Killed { survivors };
+        }
+    }
+}
+
+/// Stop everything, again and again until nothing new has appeared: then nothing is left that could fork.
+fn stop(task: &str, root: Root, deadline: Instant) -> Doomed {
+    let mut doomed = Doomed::default();
+    loop {
+        let new: Vec<Process> = members(task, root)
+            .into_iter()
+            .map(|stat| stat.process)
+            .filter(|process| !doomed.contains(*process))
+            .collect();
+        if new.is_empty() || Instant::now() >= deadline {
+            return doomed;
+        }
+        for process in new {
+            doomed.add(process);
+            doomed.signal(process, Signal::STOP);
+        }
+    }
+}
+
+/// The living processes of the tree.
+pub(super) fn members(task: &str, root: Root) -> Vec<Stat> {
+    let own = getpid().as_raw_nonzero().get();
+    let all = processes();
+    let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
+    for stat in &all {
+        children.entry(stat.parent).or_default().push(*stat);
+    }
+    let marker = format!("MUSTER_TASK_ID={task}");
+    let is_root = |stat: &Stat| match root {
+        Root::Children => stat.parent == own,
+        Root::Orphans(main) => main == Some(stat.process),
+    };
+    let mut pending: Vec<Stat> =
+        all.into_iter().filter(|stat| is_root(stat) || has_in_environment(stat.process.pid, &marker)).collect();
+    let mut seen = HashSet::from([own]);
+    let mut found = Vec::new();
+    while let Some(stat) = pending.pop() {
+        if seen.insert(stat.process.pid) {
+            pending.extend(children.get(&stat.process.pid).into_iter().flatten());
+            found.push(stat);
+        }
+    }
+    found.retain(|stat| !stat.is_dead);
+    found
+}
+
+fn processes() -> Vec<Stat> {
+    // Without `/proc` there is nothing to be found; the supervisor would not have started there.
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+fn has_in_environment(pid: i32, marker: &str) -> bool {
+    // That of other users' processes cannot be read, and they are not ours.
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))
+}

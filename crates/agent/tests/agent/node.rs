@@ -1,0 +1,183 @@
+//! A node with its agent, and what tests ask of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use muster_link::message::{Bundle, Launch, Prepare, ToAgent};
+use muster_model::bundle::{Chunk, Manifest};
+use muster_model::{BundleId, ChunkId, TaskId};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::server::Server;
+
+pub struct Node {
+    pub home: TempDir,
+    pub server: Server,
+    pub agent: Option<Child>,
+}
+
+/// The binary that has the agent's commands: cargo builds it beside this test.
+pub fn exe() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let exe = test.parent().and_then(Path::parent).unwrap().join("examples/agent");
+    assert!(exe.exists(), "{} is not built: run `cargo test -p muster-agent`", exe.display());
+    exe
+}
+
+impl Node {
+    /// A node whose agent is connected.
+    pub async fn new() -> Node {
+        Node::with(&[]).await
+    }
+
+    pub async fn with(options: &[&str]) -> Node {
+        let home = tempfile::tempdir().unwrap();
+        let server = Server::start(home.path());
+        let mut node = Node { home, server, agent: None };
+        node.start_agent(options);
+        node.server.connected().await;
+        node
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.home.path().join("agent")
+    }
+
+    pub fn task_dir(&self, task: &TaskId) -> PathBuf {
+        self.dir().join("tasks").join(task.to_string())
+    }
+
+    pub fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(exe());
+        command.arg("agent").arg(self.dir()).arg(self.server.socket()).args(options);
+        command
+    }
+
+    pub fn start_agent(&mut self, options: &[&str]) {
+        self.agent = Some(self.command(options).spawn().unwrap());
+    }
+
+    pub fn kill_agent(&mut self) {
+        let mut agent = self.agent.take().unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        self.server.state().is_connected = false;
+    }
+
+    pub async fn restart_agent(&mut self) {
+        self.kill_agent();
+        self.start_agent(&[]);
+        self.server.connected().await;
+    }
+
+    /// How the agent ended, by itself.
+    pub async fn agent_exit(&mut self) -> ExitStatus {
+        let mut agent = self.agent.take().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(status) = agent.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the agent does not end");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub async fn prepare(&self, task: &TaskId) {
+        self.server.send(prepare(task)).await;
+        self.server.ready(task).await;
+    }
+
+    pub async fn launch(&self, task: &TaskId, script: &str) {
+        self.server.send(launch(task, script)).await;
+    }
+
+    /// Prepare, launch and wait until it runs.
+    pub async fn run(&self, task: &TaskId, script: &str) {
+        self.prepare(task).await;
+        self.launch(task, script).await;
+        self.server.started(task).await;
+    }
+
+    /// A bundle that the server has, from the bytes of an archive.
+    pub fn bundle(&self, archive: &[u8], chunk_bytes: usize) -> Bundle {
+        let mut chunks = Vec::new();
+        for bytes in archive.chunks(chunk_bytes) {
+            let id = ChunkId::from_digest(&blake3::hash(bytes).to_hex()).unwrap();
+            chunks.push(Chunk { id: id.clone(), bytes: bytes.len() as u64 });
+            self.server.state().chunks.insert(id, bytes.to_vec());
+        }
+        let manifest = Manifest { chunks };
+        let digest = blake3::hash(manifest.canonical_text().as_bytes());
+        Bundle { id: BundleId::from_digest(&digest.to_hex()).unwrap(), manifest }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Not one process of a test outlives it, also when it failed.
+        if let Some(agent) = &mut self.agent {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        for pid in processes_with(&self.dir()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Processes that name this directory in their command line or environment: supervisors and tasks.
+pub fn processes_with(dir: &Path) -> Vec<Pid> {
+    let needle = dir.to_str().unwrap().as_bytes();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap() {
+        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let text = [read("cmdline"), read("environ")].concat();
+        if pid != std::process::id() as i32 && text.windows(needle.len()).any(|window| window == needle) {
+            found.extend(Pid::from_raw(pid));
+        }
+    }
+    found
+}
+
+pub fn task(rank: u32) -> TaskId {
+    format!("task{rank}.job_0123456789.1").parse().unwrap()
+}
+
+pub fn prepare(task: &TaskId) -> ToAgent {
+    prepare_with(task, |_| {})
+}
+
+pub fn prepare_with(task: &TaskId, change: impl FnOnce(&mut Prepare)) -> ToAgent {
+    let mut prepare = Prepare {
+        task: task.clone(),
+        bundle: None,
+        in_place: None,
+        ports: 1,
+        devices: vec![],
+        memory_bytes: None,
+    };
+    change(&mut prepare);
+    ToAgent::Prepare(Box::new(prepare))
+}
+
+pub fn launch(task: &TaskId, script: &str) -> ToAgent {
+    launch_with(task, script, |_| {})
+}
+
+pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)) -> ToAgent {
+    let mut launch = Launch {
+        task: task.clone(),
+        env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+        setup: None,
+        command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        timeout_ms: None,
+        grace_ms: 1000,
+    };
+    change(&mut launch);
+    ToAgent::Launch(Box::new(launch))
+}

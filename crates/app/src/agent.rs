@@ -1,0 +1,53 @@
+//! `muster agent --home H`: this machine's agent, started by the local engine.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use muster_agent::Options;
+use muster_api::client::{build, unix};
+use muster_engine::local;
+use muster_link::dial::Server;
+
+use crate::config::Config;
+
+/// The agent's directory within the data directory.
+pub fn dir(home: &Path) -> PathBuf {
+    home.join("node")
+}
+
+pub fn run(words: Vec<OsString>) -> ExitCode {
+    // The agent outlives the terminal and the server that started it. It fails only if it leads a session already.
+    let _ = rustix::process::setsid();
+    crate::log_to_stderr();
+    match options(&words) {
+        Ok(options) => muster_agent::run(options),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the agent cannot start");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn options(words: &[OsString]) -> anyhow::Result<Options> {
+    let home = PathBuf::from(crate::option(words, "--home").context("--home is missing")?);
+    let config = Config::load(&home)?;
+    let socket = unix::socket_path(&home.join("server.sock"))?;
+    let server = Server::Unix(socket.as_path().to_owned());
+    // A long path is reached through an open directory, which must stay open for as long as the agent dials.
+    std::mem::forget(socket);
+    let dir = dir(&home);
+    let token_file = local::Local::token_file(&dir);
+    // The link in /proc leads to this very binary, also when the file was replaced or deleted meanwhile.
+    let mut options = Options::new(dir, local::NODE.parse()?, server, token_file, "/proc/self/exe".into());
+    options.devices = config.local.devices()?;
+    options.cpu_millis = config.local.cpu_millis();
+    options.memory_bytes = config.local.memory_bytes()?;
+    options.slots = config.local.slots;
+    options.tree = config.local.tree_kill()?;
+    options.orphan_exit = Some(muster_agent::LOCAL_ORPHAN_EXIT);
+    options.build = build::of_current_exe()?;
+    options.version = crate::version();
+    Ok(options)
+}

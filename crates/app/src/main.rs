@@ -1,0 +1,44 @@
+//! The muster binary: puts server, agent, supervisor and command line together. It contains no logic of its own.
+
+mod agent;
+mod config;
+mod server;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use muster_cli::Hooks;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    // There is a supervisor for every task: it must branch off before anything costs memory.
+    match words.next() {
+        Some(word) if word == "supervise" => match words.next() {
+            Some(dir) => muster_agent::supervisor::run(Path::new(&dir)),
+            None => ExitCode::from(2),
+        },
+        _ => {
+            let hooks =
+                Hooks { openapi: muster_server::openapi, server_run: server::run, agent_run: agent::run };
+            muster_cli::main(std::env::args_os(), &hooks)
+        }
+    }
+}
+
+/// Structured logs on standard error; `MUSTER_LOG` chooses how much.
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+/// The value of `--name VALUE` among words that only this binary writes.
+fn option(words: &[OsString], name: &str) -> Option<OsString> {
+    words.iter().position(|word| word == name).and_then(|at| words.get(at + 1)).cloned()
+}
+
+/// What people see as the version.
+fn version() -> String {
+    env!("CARGO_PKG_VERSION").into()
+}

@@ -1,0 +1,107 @@
+//! `muster server run`: the server process.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use muster_api::client::build;
+use muster_cli::ServerOptions;
+use muster_engine::Engine;
+use muster_engine::local::{self, Local};
+use muster_server::{Engines, Listen, Options};
+
+use crate::config::Config;
+
+/// Enough for a laptop and for a team's server: the work is in the core's own thread, the disk and the kernel.
+const WORKERS: usize = 2;
+
+pub fn run(options: ServerOptions) -> ExitCode {
+    if options.daemon {
+        detach();
+    }
+    crate::log_to_stderr();
+    match serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the server cannot run");
+            // The same words for whoever waits for the server to come up.
+            eprintln!("error: {error:#}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+fn serve(options: ServerOptions) -> anyhow::Result<()> {
+    let config = Config::load(&options.home)?;
+    // A wrong configuration is found here, not by an agent that fails out of sight.
+    config.local.devices()?;
+    config.local.memory_bytes()?;
+    config.local.tree_kill()?;
+    let home = std::path::absolute(&options.home).context("the data directory")?;
+    let idle_exit =
+        if options.daemon && options.listen.is_none() { config.server.idle_exit()? } else { None };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let options = Options {
+        listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
+        idle_exit,
+        engines: engines(&home),
+        exe: std::env::current_exe()?,
+        build: build::of_current_exe()?,
+        version: crate::version(),
+        owner: owner(),
+        home,
+    };
+    runtime.block_on(muster_server::run(options, |_| announce()))?;
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    Ok(())
+}
+
+/// Every engine there is; a new one is one more line.
+fn engines(home: &Path) -> Engines {
+    let local: Arc<dyn Engine> = Arc::new(Local::new(local::Options {
+        dir: crate::agent::dir(home),
+        exe: "/proc/self/exe".into(),
+        arguments: vec!["agent".into(), "--home".into(), home.to_string_lossy().into_owned()],
+    }));
+    Engines::new(vec![local])
+}
+
+/// Whose server this is.
+fn owner() -> String {
+    std::env::var("USER")
+        .ok()
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| rustix::process::getuid().as_raw().to_string())
+}
+
+/// Leaves the session and the open files of whoever started it.
+fn detach() {
+    // It fails only if this process leads a session already.
+    let _ = rustix::process::setsid();
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let inherited = |fd: &i32| *fd > 2;
+    let open: Vec<i32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(inherited)
+        .collect();
+    // The listing itself was one of them, and is closed by now.
+    let is_open = |fd: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_ok();
+    for fd in open.into_iter().filter(is_open) {
+        // SAFETY: this is the first thing the process does; nothing in it owns a descriptor above 2 yet.
+        #[expect(unsafe_code, reason = "descriptors inherited from the caller belong to no Rust value")]
+        unsafe {
+            rustix::io::close(fd);
+        }
+    }
+}
+
+/// Tells the waiting client, then lets go of its pipe.
+fn announce() {
+    let mut stdout = io::stdout();
+    // A client that stopped waiting is no reason not to serve.
+    let _ = stdout.write_all(b"ready\n").and_then(|()| stdout.flush());
+    let _ = rustix::stdio::dup2_stdout(io::stderr());
+}

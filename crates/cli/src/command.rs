@@ -1,0 +1,40 @@
+//! The commands, one file each, and what their arguments have in common.
+
+use clap::Args;
+
+pub(crate) mod logs;
+pub(crate) mod nodes;
+pub(crate) mod ps;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod server;
+pub(crate) mod show;
+mod state;
+pub(crate) mod stop;
+pub(crate) mod version;
+pub(crate) mod wait;
+pub(crate) mod why;
+
+/// The one job a command is about.
+#[derive(Debug, Args)]
+pub(crate) struct OneJob {
+    /// Its id, the beginning of it, its name, or `last`
+    #[arg(value_name = "JOB", value_parser = selector)]
+    pub job: String,
+}
+
+/// The jobs a command is about.
+#[derive(Debug, Args)]
+pub(crate) struct Jobs {
+    /// Their ids, the beginnings of them, their names, or `last`
+    #[arg(value_name = "JOB", required = true, value_parser = selector)]
+    pub jobs: Vec<String>,
+}
+
+/// An empty one, from a shell variable that is not set, would name the list of all jobs.
+fn selector(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("a job is named by its id, the beginning of it, its name, or `last`".into());
+    }
+    Ok(text.to_owned())
+}

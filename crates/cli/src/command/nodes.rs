@@ -1,0 +1,112 @@
+//! `muster nodes`: the machines and who uses them.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use muster_api::model::quantity::format_bytes;
+use muster_api::view::{DeviceView, NodeView};
+
+use crate::error::Error;
+use crate::session::Session;
+use crate::table::{Cell, Table};
+use crate::terminal::{self, Colour};
+
+/// Show the machines, their devices, and what of them is in use
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  muster nodes\n  muster nodes --json | jq '.[].devices'")]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let nodes = session.call(async |client| client.nodes().await).await?.items;
+    if args.json {
+        terminal::say_json(&nodes)?;
+    } else {
+        let text = table(&nodes).render(terminal::width(), terminal::stdout_has_colours());
+        terminal::to_stdout(text.as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(nodes: &[NodeView]) -> Table {
+    let mut table = Table::new(&["NODE", "ENGINE", "HOST", "STATE", "CPUS", "MEMORY", "SLOTS", "DEVICES"]);
+    for node in nodes {
+        let (state, colour) = if node.connected { ("ready", Colour::Green) } else { ("away", Colour::Red) };
+        table.row(vec![
+            node.id.as_str().into(),
+            node.engine.as_str().into(),
+            node.host.as_str().into(),
+            Cell::coloured(state, Some(colour)),
+            format!("{}/{}", cpus(node.cpu_millis_used), cpus(node.cpu_millis)).into(),
+            format!("{}/{}", format_bytes(node.memory_bytes_used), format_bytes(node.memory_bytes)).into(),
+            format!("{}/{}", node.slots_used, node.slots).into(),
+            devices(&node.devices).into(),
+        ]);
+    }
+    table
+}
+
+/// Thousandths as people count: `4`, `0.5`.
+fn cpus(millis: u64) -> String {
+    let text = format!("{:.3}", millis as f64 / 1000.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// `8x H100 80 GB (3 free)`, one group for each model; simulated ones say so.
+fn devices(devices: &[DeviceView]) -> String {
+    let mut groups: Vec<(String, usize, usize)> = Vec::new();
+    for view in devices {
+        let device = &view.device;
+        let simulated = if device.simulated { " simulated" } else { "" };
+        let name = format!("{} {}{simulated}", device.model, format_bytes(device.memory_bytes));
+        let free = usize::from(view.job.is_none());
+        match groups.iter_mut().find(|(known, ..)| *known == name) {
+            Some((_, count, all_free)) => {
+                *count += 1;
+                *all_free += free;
+            }
+            None => groups.push((name, 1, free)),
+        }
+    }
+    if groups.is_empty() {
+        return "none".into();
+    }
+    let texts: Vec<String> =
+        groups.iter().map(|(name, count, free)| format!("{count}x {name} ({free} free)")).collect();
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::model::node::{Device, Vendor};
+
+    use super::*;
+
+    fn device(index: u32, simulated: bool, is_used: bool) -> DeviceView {
+        let device = Device {
+            index,
+            vendor: Vendor::Nvidia,
+            model: "H100".into(),
+            uuid: String::new(),
+            memory_bytes: 80 << 30,
+            simulated,
+        };
+        DeviceView { device, job: is_used.then(|| "job_0123456789".parse().unwrap()) }
+    }
+
+    #[test]
+    fn devices_are_counted_by_model_and_simulated_ones_say_so() {
+        assert_eq!(devices(&[]), "none");
+        let mixed = [device(0, false, true), device(1, false, false), device(2, true, false)];
+        assert_eq!(devices(&mixed), "2x H100 80 GB (1 free), 1x H100 80 GB simulated (1 free)");
+    }
+
+    #[test]
+    fn cpus_are_written_without_needless_zeros() {
+        assert_eq!([0, 500, 4000, 10_250].map(cpus), ["0", "0.5", "4", "10.25"]);
+    }
+}

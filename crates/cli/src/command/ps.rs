@@ -1,0 +1,169 @@
+//! `muster ps`.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use muster_api::model::{State, Timestamp};
+use muster_api::view::{JobSummary, ListJobs};
+
+use super::state;
+use crate::duration::age;
+use crate::error::Error;
+use crate::session::Session;
+use crate::table::{Cell, Table, clipped};
+use crate::terminal;
+
+/// How many jobs that are over are shown when nobody asks for more.
+const RECENT: u32 = 20;
+/// The most a page can have.
+const PAGE: u32 = 1000;
+/// Reasons are told in full by `show` and `why`.
+const STATE_WIDTH: usize = 40;
+
+/// List jobs
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  muster ps                         what is not over, and what was lately
+  muster ps -a                      everything
+  muster ps --state failed,stopped
+  muster ps -q --state running      ids, for other commands
+  muster ps --json | jq '.[].name'")]
+pub(crate) struct Args {
+    /// All jobs, however long ago
+    #[arg(short, long)]
+    all: bool,
+    /// Only jobs in these states, separated by commas
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    state: Vec<State>,
+    /// Print only the ids
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let (jobs, more) = select(&session, args).await?;
+    if args.json {
+        terminal::say_json(&jobs)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = if args.quiet {
+        jobs.iter().map(|job| format!("{}\n", job.id)).collect()
+    } else {
+        table(&jobs, Timestamp::now()).render(terminal::width(), terminal::stdout_has_colours())
+    };
+    terminal::to_stdout(text.as_bytes())?;
+    if more {
+        terminal::note("there are more; `muster ps --all` shows them");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The jobs to show, the newest first, and whether there are more of them.
+async fn select(session: &Session, args: &Args) -> Result<(Vec<JobSummary>, bool), Error> {
+    if args.all || !args.state.is_empty() {
+        let limit = if args.all { None } else { Some(PAGE) };
+        return list(session, &args.state, limit).await;
+    }
+    let (mut jobs, more) = list(session, &states(|state| !state.is_terminal()), Some(PAGE)).await?;
+    // That there are older ones is what everyone expects.
+    let (recent, _) = list(session, &states(State::is_terminal), Some(RECENT)).await?;
+    jobs.extend(recent);
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.submitted_at));
+    Ok((jobs, more))
+}
+
+fn states(predicate: impl Fn(State) -> bool) -> Vec<State> {
+    State::ALL.into_iter().filter(|state| predicate(*state)).collect()
+}
+
+/// Jobs in any of these states, in all if none is given; at most so many, or all of them.
+async fn list(
+    session: &Session,
+    states: &[State],
+    limit: Option<u32>,
+) -> Result<(Vec<JobSummary>, bool), Error> {
+    let names: Vec<&str> = states.iter().map(|state| state.as_str()).collect();
+    let state = (!names.is_empty()).then(|| names.join(","));
+    let mut query = ListJobs { state, limit: limit.or(Some(PAGE)), ..ListJobs::default() };
+    let mut jobs = Vec::new();
+    loop {
+        let page = session.call(async |client| client.jobs(&query).await).await?;
+        jobs.extend(page.items);
+        query.cursor = page.next_cursor;
+        if limit.is_some() || query.cursor.is_none() {
+            return Ok((jobs, query.cursor.is_some()));
+        }
+    }
+}
+
+fn table(jobs: &[JobSummary], now: Timestamp) -> Table {
+    let mut table = Table::new(&["ID", "NAME", "STATE", "NODES", "GPUS", "AGE", "DURATION", "COMMAND"]);
+    for job in jobs {
+        table.row(vec![
+            job.id.as_str().into(),
+            job.name.as_str().into(),
+            Cell::coloured(clipped(&state::words(job), STATE_WIDTH), state::colour(job.state)),
+            job.nodes.to_string().into(),
+            job.gpus.as_deref().unwrap_or("-").into(),
+            age(job.submitted_at, now).into(),
+            state::run_time(job, now).into(),
+            job.command.as_str().into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn job(i: u64, state: State) -> JobSummary {
+        let submitted_at = Timestamp::UNIX_EPOCH;
+        JobSummary {
+            id: muster_api::model::JobId::from_random(i),
+            name: "digits".into(),
+            state,
+            reason: None,
+            message: (state == State::Failed).then(|| "exited with code 1".into()),
+            nodes: 2,
+            gpus: (i == 0).then(|| "H100:8".into()),
+            command: "python train.py --epochs 3".into(),
+            on: "local".into(),
+            owner: "me".into(),
+            attempt: 1,
+            exit_code: None,
+            submitted_at,
+            started_at: (state != State::Queued).then_some(submitted_at),
+            ended_at: state.is_terminal().then(|| submitted_at + Duration::from_millis(12_340)),
+        }
+    }
+
+    #[test]
+    fn a_job_is_a_line() {
+        let jobs = [job(0, State::Queued), job(1, State::Running), job(2, State::Failed)];
+        let text = table(&jobs, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(Some(103), false);
+        insta::assert_snapshot!(text, @r"
+        ID               NAME     STATE                        NODES   GPUS     AGE   DURATION   COMMAND
+        job_0000000000   digits   queued                       2       H100:8   2m               python train.…
+        job_1000000000   digits   running                      2       -        2m    2m5s       python train.…
+        job_2000000000   digits   failed: exited with code 1   2       -        2m    12.3s      python train.…
+        ");
+    }
+
+    #[test]
+    fn a_thousand_jobs_are_laid_out_at_once() {
+        let jobs: Vec<JobSummary> = (0..1000).map(|i| job(i, State::Failed)).collect();
+        let began = Instant::now();
+        let text = table(&jobs, Timestamp::UNIX_EPOCH).render(Some(120), true);
+        assert_eq!(text.lines().count(), 1001);
+        // Generous, for a debug build on a busy machine: the whole command has 20 ms in a release build.
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+}

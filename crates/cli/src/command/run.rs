@@ -1,0 +1,174 @@
+//! `muster run`: submits a job, and stays with it unless told otherwise.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use muster_api::client::Client;
+use muster_api::model::spec::{JobSpec, Target};
+use muster_api::view::{CreateJob, JobDetail};
+
+use super::state;
+use crate::error::Error;
+use crate::interrupt::Interrupts;
+use crate::session::Session;
+use crate::snapshot::{self, Snapshot};
+use crate::spec::{self, Flags, Here, Request};
+use crate::terminal;
+
+mod attached;
+mod summary;
+
+/// What the shell keeps for itself; in a task it would be wrong.
+const SHELLS_OWN: [&str; 4] = ["_", "OLDPWD", "PWD", "SHLVL"];
+
+/// Run a command as a job, on one task or many
+#[derive(Debug, ClapArgs)]
+#[command(
+    override_usage = "muster run [OPTIONS] [--] COMMAND...\n       muster run [OPTIONS] FILE.yaml [OPTIONS]",
+    after_help = "\
+Examples:
+  muster run -- python train.py
+  muster run --nodes 2 --gpus 8 -- torchrun train.py
+  muster run -N 4 'python prepare.py && python train.py'
+  muster run train.yaml --nodes 8 --name big
+  JOB=$(muster run --detach --timeout 2h -- ./train.sh)
+
+The current directory is copied to every task, without what .gitignore and .musterignore name. \
+On this machine the tasks get the environment of your shell. \
+Ctrl-C asks whether to stop the job or to leave it running; when there is nobody to ask, it stops the job.
+
+Exit codes:
+  0      it succeeded
+  N      that of the first task that failed
+  124    it ran into its timeout
+  126    its command is not executable
+  127    its command was not found
+  128+N  signal N ended it
+  130    it was stopped
+  2      what was asked for is wrong
+  125    muster itself failed"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub flags: Flags,
+    /// Do not wait for it: print its id
+    #[arg(short, long)]
+    detach: bool,
+    /// Check everything and show what would be submitted
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the job as JSON, at its end or with --detach at once; its output goes to stderr
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let here = Here::now()?;
+    let request = spec::assemble(&args.flags, &here)?;
+    if args.dry_run {
+        return preview(args, &request).await;
+    }
+    let session = Session::open().await?;
+    let bundle = if request.spec.in_place {
+        None
+    } else {
+        let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
+        Some(snapshot::upload(&request.workdir.path, &leave_out, &session).await?)
+    };
+    let environment = environment(&request.spec, &here);
+    let create = CreateJob { spec: request.value, bundle, environment };
+    // From here on there may be a job to answer for.
+    let interrupts = if args.detach { None } else { Some(Interrupts::listen()?) };
+    let key = idempotency_key()?;
+    let submit = async |client: &Client| {
+        client.create_job(&create, &key).await.map_err(|error| args.flags.in_users_words(error))
+    };
+    let job = session.call(submit).await?;
+    match interrupts {
+        None => detached(&job, args.json),
+        Some(interrupts) => attached::watch(&session, &job, interrupts, args.json).await,
+    }
+}
+
+/// The environment of this shell, for engines that pass it on. What is not text cannot be sent.
+fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> {
+    if spec.clean_env || spec.on != Target::Local {
+        return None;
+    }
+    let mut environment = BTreeMap::new();
+    let mut left_out = Vec::new();
+    for (name, value) in &here.environment {
+        match (name.to_str(), value.to_str()) {
+            (Some(name), _) if SHELLS_OWN.contains(&name) => {}
+            (Some(name), Some(value)) => {
+                environment.insert(name.to_owned(), value.to_owned());
+            }
+            _ => left_out.push(name.to_string_lossy()),
+        }
+    }
+    if !left_out.is_empty() {
+        terminal::note(&format!("variables that are not valid UTF-8 are left out: {}", left_out.join(", ")));
+    }
+    Some(environment)
+}
+
+/// A text that nobody has used before: the job is made once, however often its request is repeated.
+fn idempotency_key() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::failed(format!("the system gives no random numbers: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+async fn preview(args: &Args, request: &Request) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let create = CreateJob { spec: request.value.clone(), bundle: None, environment: None };
+    let check = async |client: &Client| {
+        client.preview_job(&create).await.map_err(|error| args.flags.in_users_words(error))
+    };
+    let preview = session.call(check).await?;
+    if args.json {
+        terminal::say_json(&preview)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let yaml = serde_yaml_ng::to_string(&preview.spec)
+        .map_err(|error| Error::failed(format!("cannot write YAML: {error}")))?;
+    terminal::to_stdout(yaml.as_bytes())?;
+    if !request.spec.in_place {
+        let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
+        let snapshot = Snapshot::take(&request.workdir.path, &leave_out)?;
+        let (files, bytes) = snapshot.size();
+        let bytes = muster_api::model::quantity::format_bytes(bytes);
+        terminal::remark(&format!("code: {files} files, {bytes} from {}", request.workdir.text));
+        snapshot.remark_on_skipped();
+    }
+    terminal::remark(&format!("{} on {}: {}", preview.name, preview.spec.on, preview.why.summary));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn detached(job: &JobDetail, json: bool) -> Result<ExitCode, Error> {
+    let id = &job.summary.id;
+    if json {
+        terminal::say_json(job)?;
+    } else {
+        terminal::say(id.as_str())?;
+    }
+    if terminal::stderr_is_terminal() {
+        terminal::remark(&format!(
+            "  muster logs -f {id}    watch it\n  muster why {id}        what it waits for\n  muster stop {id}       end it"
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `job_x digits  2 tasks on local`.
+fn headline(job: &JobDetail) -> String {
+    let summary = &job.summary;
+    format!("{} {}  {} on {}", summary.id, summary.name, state::tasks(summary.nodes), summary.on)
+}
+
+/// A job's exit code as ours. One that does not fit a byte is never taken for success.
+pub(super) fn exit_code(code: Option<i32>) -> ExitCode {
+    ExitCode::from(code.map_or(0, |code| u8::try_from(code).unwrap_or(125)))
+}

@@ -1,0 +1,250 @@
+//! Staying with a job: its output, its queue, its end, and the user's Ctrl-C.
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use muster_api::client::LogItem;
+use muster_api::model::{State, Timestamp};
+use muster_api::view::{JobDetail, LogsQuery, NodeView, StreamEnd, Why};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+
+use super::{exit_code, headline, summary};
+use crate::command::stop;
+use crate::display::{Display, Mode};
+use crate::error::Error;
+use crate::follow::LogFollow;
+use crate::interrupt::{Interrupts, Received, Wish};
+use crate::progress::Spinner;
+use crate::session::Session;
+use crate::terminal;
+
+/// What is over sooner was not waited for; and how often a progress bar is looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// A remark that takes longer is not worth its time.
+const REMARK_DEADLINE: Duration = Duration::from_secs(2);
+/// What a client exits with that does not wait for the end of what it stops.
+const STOPPED: i32 = 130;
+
+/// Shows a job until it is over, and returns its exit code.
+pub(super) async fn watch(
+    session: &Session,
+    job: &JobDetail,
+    mut interrupts: Interrupts,
+    json: bool,
+) -> Result<ExitCode, Error> {
+    terminal::remark(&headline(job));
+    remark_on_hidden_devices(session, job).await;
+    let mut watch = Watch::new(session, job, json);
+    let query = LogsQuery { follow: true, ..LogsQuery::default() };
+    let mut log = LogFollow::new(session, watch.id(), query);
+    let mut ticks = interval_at(Instant::now() + TICK, TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let item = {
+            // Polled to its end across ticks and signals: it may be in the middle of starting a server.
+            let mut next = pin!(log.next());
+            loop {
+                tokio::select! {
+                    item = &mut next => break item?,
+                    received = interrupts.next() => {
+                        if let Some(code) = watch.on_signal(&mut interrupts, received).await? {
+                            return Ok(code);
+                        }
+                    }
+                    _ = ticks.tick() => watch.on_tick().await?,
+                }
+            }
+        };
+        match item {
+            LogItem::Chunk(chunk) => {
+                watch.on_start();
+                watch.shown(|display| display.chunk(&chunk))?;
+            }
+            LogItem::End(end) => return watch.on_end(&end, json).await,
+        }
+    }
+}
+
+struct Watch<'a> {
+    session: &'a Session,
+    job: &'a JobDetail,
+    display: Display,
+    spinner: Spinner,
+    /// It has left the queue; nothing is asked any more.
+    has_started: bool,
+    /// The code of the last reason for waiting that was told.
+    told: Option<String>,
+    /// How often the user has asked for its end.
+    stops: u32,
+}
+
+impl<'a> Watch<'a> {
+    fn new(session: &'a Session, job: &'a JobDetail, json: bool) -> Self {
+        let mode = if job.summary.nodes > 1 { Mode::Labelled(job.summary.nodes) } else { Mode::Raw };
+        let display = Display::new(mode);
+        let display = if json { display.on_stderr() } else { display };
+        Self { session, job, display, spinner: Spinner::default(), has_started: false, told: None, stops: 0 }
+    }
+
+    fn id(&self) -> &'a str {
+        self.job.summary.id.as_str()
+    }
+
+    /// Shows something. Whoever read our output may go; the job and its exit code do not depend on it.
+    fn shown(&mut self, show: impl FnOnce(&mut Display) -> Result<(), Error>) -> Result<(), Error> {
+        match show(&mut self.display) {
+            Err(error) if error.is_output_closed() => Ok(()),
+            other => other,
+        }
+    }
+
+    fn on_start(&mut self) {
+        self.has_started = true;
+        self.spinner.clear();
+    }
+
+    async fn on_tick(&mut self) -> Result<(), Error> {
+        self.shown(|display| display.tick(Timestamp::now()))?;
+        if self.has_started {
+            return Ok(());
+        }
+        match timeout(REMARK_DEADLINE, self.waits_for()).await {
+            Ok(Some(why)) => self.tell(&why),
+            Ok(None) => self.on_start(),
+            // The log stream will say whether the server is gone.
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Why it does not run; none when it does, or when nobody can say.
+    async fn waits_for(&self) -> Option<Why> {
+        let client = self.session.client();
+        let state = client.job(self.id()).await.ok()?.summary.state;
+        match state {
+            State::Queued | State::Starting => client.why(self.id()).await.ok(),
+            State::Running
+            | State::Stopping
+            | State::Succeeded
+            | State::Failed
+            | State::Stopped
+            | State::Suspended => None,
+        }
+    }
+
+    /// Says it in place on a terminal; elsewhere as a note, and only when it is something new.
+    fn tell(&mut self, why: &Why) {
+        if terminal::stderr_is_terminal() {
+            self.spinner.show(&why.summary);
+        } else if self.told.as_ref() != Some(&why.code) {
+            terminal::note(&why.summary);
+            self.told = Some(why.code.clone());
+        }
+    }
+
+    /// An exit code when there is nothing more to wait for.
+    async fn on_signal(
+        &mut self,
+        interrupts: &mut Interrupts,
+        received: Received,
+    ) -> Result<Option<ExitCode>, Error> {
+        self.spinner.clear();
+        // Whoever has asked for the end once is not asked again.
+        let wish = if self.stops > 0 { Wish::Stop } else { interrupts.wish(received, self.id()).await };
+        match wish {
+            Wish::Continue => Ok(None),
+            Wish::Detach => {
+                terminal::remark(&format!(
+                    "{} goes on; `muster logs -f {}` watches it",
+                    self.id(),
+                    self.id()
+                ));
+                Ok(Some(ExitCode::SUCCESS))
+            }
+            Wish::Stop => self.stop().await,
+        }
+    }
+
+    /// First with its grace period, then at once, then without waiting for the end.
+    async fn stop(&mut self) -> Result<Option<ExitCode>, Error> {
+        self.stops += 1;
+        let (grace, remark) = match self.stops {
+            1 => (None, "stopping; once more kills at once"),
+            2 => (Some(Duration::ZERO), "killing; once more leaves it to the server"),
+            _ => return Ok(Some(exit_code(Some(STOPPED)))),
+        };
+        terminal::remark(&format!("{}: {remark}", self.id()));
+        stop::stop(self.session, self.id(), grace).await?;
+        Ok(None)
+    }
+
+    async fn on_end(&mut self, end: &StreamEnd, json: bool) -> Result<ExitCode, Error> {
+        self.spinner.clear();
+        self.shown(Display::finish)?;
+        let detail = match json || end.job.state == State::Failed {
+            true => Some(self.session.call(async |client| client.job(self.id()).await).await?),
+            false => None,
+        };
+        summary::show(self.session, end, detail.as_ref()).await;
+        if let Some(detail) = detail.filter(|_| json) {
+            terminal::say_json(&detail)?;
+        }
+        Ok(exit_code(end.job.exit_code))
+    }
+}
+
+/// A job that asks for no devices is given none, and a framework on the CPU is slow without saying why.
+async fn remark_on_hidden_devices(session: &Session, job: &JobDetail) {
+    if job.spec.resources.device_count() > 0 {
+        return;
+    }
+    let Ok(Ok(nodes)) = timeout(REMARK_DEADLINE, session.client().nodes()).await else { return };
+    if let Some(text) = hidden_devices(&nodes.items, job.spec.on.engine()) {
+        terminal::note(&text);
+    }
+}
+
+fn hidden_devices(nodes: &[NodeView], engine: &str) -> Option<String> {
+    let devices: Vec<_> =
+        nodes.iter().filter(|node| node.engine == engine).flat_map(|node| &node.devices).collect();
+    let first = devices.first()?;
+    let count = devices.len();
+    let simulated = if devices.iter().all(|view| view.device.simulated) { "simulated " } else { "" };
+    let model = &first.device.model;
+    let what =
+        if devices.iter().all(|view| view.device.model == *model) { model.as_str() } else { "devices" };
+    Some(format!(
+        "there are {count} {simulated}{what} here, hidden from this job because it did not ask: --gpus N"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(engine: &str, models: &[&str]) -> NodeView {
+        let device = |model: &&str| {
+            json!({"index": 0, "vendor": "nvidia", "model": model, "uuid": "", "memory_bytes": 0, "simulated": false,
+                "job": null})
+        };
+        serde_json::from_value(json!({
+            "id": "node_local", "engine": engine, "host": "h", "connected": true, "agent_pid": null,
+            "agent_version": null, "cpu_millis": 0, "cpu_millis_used": 0, "memory_bytes": 0, "memory_bytes_used": 0,
+            "slots": 0, "slots_used": 0, "devices": models.iter().map(device).collect::<Vec<_>>(),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn hidden_devices_are_mentioned_where_there_are_some() {
+        assert_eq!(hidden_devices(&[node("local", &[])], "local"), None);
+        assert_eq!(hidden_devices(&[node("ssh", &["H100"])], "local"), None);
+        let text = hidden_devices(&[node("local", &["H100", "H100"])], "local").unwrap();
+        assert!(text.starts_with("there are 2 H100 here"), "{text}");
+        let text = hidden_devices(&[node("local", &["H100", "A100"])], "local").unwrap();
+        assert!(text.starts_with("there are 2 devices here"), "{text}");
+    }
+}

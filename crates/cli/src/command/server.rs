@@ -1,0 +1,187 @@
+//! `muster server`: the private server, by hand. No other command needs it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Subcommand};
+use muster_api::view::ServerView;
+use serde_json::{Value, json};
+
+use super::state::tasks;
+use crate::entry::{Hooks, ServerOptions};
+use crate::error::Error;
+use crate::home::Home;
+use crate::private;
+use crate::session::{Place, Session};
+use crate::terminal;
+
+/// What `status` exits with when nothing runs.
+const NOT_RUNNING: u8 = 1;
+
+/// Start, stop or look at the private server
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  muster server status
+  muster server stop                its jobs keep running
+  muster server start
+
+Every command starts the private server when it needs it, \
+and it ends by itself after 15 minutes without a job or a client. \
+Its data is in MUSTER_HOME (default: $XDG_DATA_HOME/muster, else ~/.local/share/muster). \
+MUSTER_SERVER and MUSTER_TOKEN name another server, and then none is started.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Start the private server, unless it runs
+    #[command(after_help = "Examples:\n  muster server start\n  muster server start --json")]
+    Start {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stop the private server; its jobs keep running
+    #[command(after_help = "Examples:\n  muster server stop\n  muster server stop --json")]
+    Stop {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the server: its process, version, data, jobs and nodes
+    #[command(after_help = "\
+Examples:
+  muster server status
+  muster server status --json | jq .pid
+
+Exit code: 0 when it runs, 1 when it does not.")]
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the OpenAPI document of the server's interface
+    #[command(after_help = "Examples:\n  muster server openapi > openapi.json")]
+    Openapi {
+        /// It is JSON anyway; taken so that every command takes it
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a server in the foreground
+    #[command(hide = true)]
+    Run(RunArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+struct RunArgs {
+    /// The data directory (default: that of the private server)
+    #[arg(long, value_name = "DIR")]
+    home: Option<PathBuf>,
+    /// Leave the terminal's session, and say `ready` on stdout once it serves
+    #[arg(long)]
+    daemon: bool,
+    /// Also listen on this address: HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
+    match args.action {
+        Action::Start { json } => crate::entry::block_on(start(json)),
+        Action::Stop { json } => crate::entry::block_on(stop(json)),
+        Action::Status { json } => crate::entry::block_on(status(json)),
+        Action::Openapi { .. } => {
+            let document = (hooks.openapi)();
+            terminal::say(document.trim_end())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Run(args) => {
+            let home = match args.home {
+                Some(home) => home,
+                None => Home::from_environment()?.folder().to_owned(),
+            };
+            Ok((hooks.server_run)(ServerOptions { home, daemon: args.daemon, listen: args.listen }))
+        }
+    }
+}
+
+async fn start(json: bool) -> Result<ExitCode, Error> {
+    let home = own_home("start")?;
+    let server = private::open(&home).await?.server().await?;
+    show(&server, json)
+}
+
+async fn stop(json: bool) -> Result<ExitCode, Error> {
+    let home = own_home("stop")?;
+    let Some(client) = private::connect(&home).await? else { return nothing_runs(json, ExitCode::SUCCESS) };
+    let unfinished = client.server().await.map_or(0, |server| server.unfinished_jobs);
+    private::stop(&home, &client).await?;
+    if json {
+        terminal::say_json(&json!({"running": false, "unfinished_jobs": unfinished}))?;
+    } else {
+        terminal::say("the private server has stopped")?;
+        if unfinished > 0 {
+            terminal::note(&format!("{unfinished} jobs keep running; the next command finds them"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn status(json: bool) -> Result<ExitCode, Error> {
+    let server = match Place::from_environment()? {
+        Place::Named(endpoint) => Session::named(endpoint).await?.client().server().await?,
+        Place::Private(home) => match private::connect(&home).await? {
+            Some(client) => client.server().await?,
+            None => return nothing_runs(json, ExitCode::from(NOT_RUNNING)),
+        },
+    };
+    show(&server, json)
+}
+
+fn own_home(verb: &str) -> Result<Home, Error> {
+    match Place::from_environment()? {
+        Place::Private(home) => Ok(home),
+        Place::Named(endpoint) => Err(Error::input(format!(
+            "MUSTER_SERVER names {endpoint}, which is not this command's to {verb}"
+        ))
+        .hint(format!("to {verb} the private server: env -u MUSTER_SERVER muster server {verb}"))),
+    }
+}
+
+fn nothing_runs(json: bool, code: ExitCode) -> Result<ExitCode, Error> {
+    if json {
+        terminal::say_json(&json!({"running": false}))?;
+    } else {
+        terminal::say("no private server runs; the next command starts one")?;
+    }
+    Ok(code)
+}
+
+fn show(server: &ServerView, json: bool) -> Result<ExitCode, Error> {
+    if json {
+        let mut value = serde_json::to_value(server).unwrap_or_default();
+        if let Value::Object(fields) = &mut value {
+            fields.insert("running".into(), Value::Bool(true));
+        }
+        terminal::say_json(&value)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let jobs = if server.unfinished_jobs == 1 { "job" } else { "jobs" };
+    terminal::say(&format!(
+        "running: process {}, version {}, since {:.0}\n  data:   {}\n  jobs:   {} unfinished {jobs}",
+        server.pid, server.version, server.started_at, server.home, server.unfinished_jobs
+    ))?;
+    for node in &server.nodes {
+        let state = if node.connected { "" } else { " (away)" };
+        terminal::say(&format!(
+            "  node:   {} on {}{state}, {} of it",
+            node.id,
+            node.host,
+            tasks(node.slots_used)
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

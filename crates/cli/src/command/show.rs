@@ -1,0 +1,243 @@
+//! `muster show`: everything about one job.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use muster_api::model::quantity::{format_bytes, format_duration};
+use muster_api::model::spec::{DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, OnFailure};
+use muster_api::model::task::TaskPhase;
+use muster_api::model::{Reason, Timestamp};
+use muster_api::view::{AttemptView, JobDetail, TaskView};
+
+use super::{OneJob, state};
+use crate::duration::{age, between, shown};
+use crate::error::Error;
+use crate::session::Session;
+use crate::table::Table;
+use crate::terminal;
+
+/// Show everything about a job: its spec, tasks, attempts, and why it ended
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  muster show last\n  muster show digits --json | jq .spec")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    job: OneJob,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let job = session.call(async |client| client.job(&args.job.job).await).await?;
+    if args.json {
+        terminal::say_json(&job)?;
+    } else {
+        terminal::to_stdout(text(&job, Timestamp::now(), terminal::stdout_has_colours()).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
+    let mut lines = life(job, now, colours);
+    lines.extend(request(&job.spec));
+    let mut text = String::new();
+    for (name, value) in lines {
+        // Continuation lines of a script stay below its first.
+        text.push_str(&format!("{:<12}{}\n", format!("{name}:"), value.replace('\n', "\n            ")));
+    }
+    if let Some(last) = job.attempts.last() {
+        text.push_str(&format!("\n{}", tasks(last, now).render(terminal::width(), colours)));
+    }
+    if job.attempts.len() > 1 {
+        text.push_str(&format!("\n{}", attempts(&job.attempts, now).render(terminal::width(), colours)));
+    }
+    text
+}
+
+type Lines = Vec<(&'static str, String)>;
+
+/// What became of it.
+fn life(job: &JobDetail, now: Timestamp, colours: bool) -> Lines {
+    let summary = &job.summary;
+    let mut state = state::words(summary);
+    if let Some(rank) = job.failed_rank {
+        state.push_str(&format!(" (task{rank})"));
+    }
+    if let Some(colour) = state::colour(summary.state) {
+        state = terminal::paint(&state, colour, colours);
+    }
+    let mut lines = vec![("job", summary.id.to_string()), ("name", summary.name.clone()), ("state", state)];
+    if let Some(hint) = summary.reason.as_ref().and_then(Reason::hint) {
+        lines.push(("hint", hint.to_owned()));
+    }
+    if let Some(code) = summary.exit_code {
+        lines.push(("exit code", code.to_string()));
+    }
+    let moments = [
+        ("submitted", Some(summary.submitted_at)),
+        ("started", summary.started_at),
+        ("ended", summary.ended_at),
+    ];
+    for (name, at) in moments {
+        if let Some(at) = at {
+            lines.push((name, format!("{at:.0} ({} ago)", age(at, now))));
+        }
+    }
+    let run_time = state::run_time(summary, now);
+    if !run_time.is_empty() {
+        lines.push(("duration", run_time));
+    }
+    lines.push(("owner", summary.owner.clone()));
+    lines
+}
+
+/// What was asked for; what nobody asked for is left out.
+fn request(spec: &JobSpec) -> Lines {
+    let mut lines = vec![("on", spec.on.to_string()), ("nodes", spec.nodes.to_string())];
+    let mut add = |name, value: Option<String>| lines.extend(value.map(|value| (name, value)));
+    let resources = &spec.resources;
+    add("gpus", resources.gpus.as_ref().map(ToString::to_string));
+    add("cpus", resources.cpus.map(|cpus| cpus.to_string()));
+    add("memory", resources.memory.map(format_bytes));
+    add("shm", resources.shm.map(format_bytes));
+    add("command", Some(spec.command.to_string()));
+    add("setup", spec.setup.clone());
+    add("workdir", spec.workdir.clone());
+    add("in place", spec.in_place.then(|| "yes".into()));
+    add("clean env", spec.clean_env.then(|| "yes".into()));
+    let env: Vec<String> = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    add("env", (!env.is_empty()).then(|| env.join("\n")));
+    add("image", spec.image.clone());
+    add("framework", spec.framework.clone());
+    add("workspace", spec.workspace.clone());
+    add("priority", (spec.priority != DEFAULT_PRIORITY).then(|| spec.priority.to_string()));
+    add("preemptible", spec.preemptible.then(|| "yes".into()));
+    add("retries", (spec.retries.max > 0).then(|| spec.retries.max.to_string()));
+    add("timeout", spec.timeout.map(format_duration));
+    add("grace", (spec.grace != DEFAULT_GRACE).then(|| format_duration(spec.grace)));
+    add("on failure", (spec.on_failure == OnFailure::Continue).then(|| "continue".into()));
+    add("outputs", (!spec.outputs.is_empty()).then(|| spec.outputs.join("\n")));
+    let endpoints: Vec<String> =
+        spec.endpoints.iter().map(|it| format!("{} on port {}", it.name, it.port)).collect();
+    add("endpoints", (!endpoints.is_empty()).then(|| endpoints.join("\n")));
+    let volumes: Vec<String> = spec.volumes.iter().map(|it| format!("{} at {}", it.name, it.path)).collect();
+    add("volumes", (!volumes.is_empty()).then(|| volumes.join("\n")));
+    lines
+}
+
+fn tasks(attempt: &AttemptView, now: Timestamp) -> Table {
+    let mut table = Table::new(&["TASK", "NODE", "DEVICES", "ADDRESS", "STATE", "DURATION"]);
+    for task in &attempt.tasks {
+        let devices: Vec<String> = task.devices.iter().map(ToString::to_string).collect();
+        let duration = task.started_at.map(|at| shown(between(at, task.ended_at.unwrap_or(now))));
+        table.row(vec![
+            format!("task{}", task.rank).into(),
+            task.node.as_str().into(),
+            if devices.is_empty() { "-".into() } else { devices.join(",").into() },
+            task.address.as_ref().map_or_else(|| "-".into(), |address| address.ip.to_string()).into(),
+            task_state(task).into(),
+            duration.unwrap_or_default().into(),
+        ]);
+    }
+    table
+}
+
+fn task_state(task: &TaskView) -> String {
+    match (task.phase, &task.message) {
+        (TaskPhase::Ended, Some(message)) => message.clone(),
+        (TaskPhase::Ended, None) => "succeeded".into(),
+        (TaskPhase::Assigned, _) => "preparing".into(),
+        (TaskPhase::Ready, _) => "ready".into(),
+        (TaskPhase::Running, _) => "running".into(),
+    }
+}
+
+fn attempts(attempts: &[AttemptView], now: Timestamp) -> Table {
+    let mut table = Table::new(&["ATTEMPT", "STARTED", "DURATION", "ENDED"]);
+    for attempt in attempts {
+        let end = match (&attempt.reason, attempt.ended_at) {
+            (Some(reason), _) => reason.message(),
+            (None, Some(_)) => "succeeded".into(),
+            (None, None) => "-".into(),
+        };
+        table.row(vec![
+            attempt.number.to_string().into(),
+            format!("{:.0}", attempt.started_at).into(),
+            shown(between(attempt.started_at, attempt.ended_at.unwrap_or(now))).into(),
+            end.into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn job() -> JobDetail {
+        let task = |rank: u32, failure: serde_json::Value, message: &str| {
+            json!({"rank": rank, "node": "node_local", "devices": [rank], "phase": "ended", "address": null,
+                "failure": failure, "message": message, "started_at": "1970-01-01T00:00:01Z",
+                "ended_at": "1970-01-01T00:00:06Z"})
+        };
+        let attempt = |number: u32| {
+            json!({"number": number, "started_at": "1970-01-01T00:00:00Z", "ended_at": "1970-01-01T00:00:06Z",
+                "reason": {"code": "exit_code", "exit_code": 3}, "tasks": [
+                    task(0, json!({"code": "signal", "signal": 15}), "killed by SIGTERM (15)"),
+                    task(1, json!({"code": "exit_code", "exit_code": 3}), "exited with code 3")]})
+        };
+        let spec = JobSpec::from_value(json!({
+            "nodes": 2, "resources": {"gpus": "H100:1", "memory": "16GB"}, "command": ["python", "train.py"],
+            "setup": "pip install -r requirements.txt\nmake", "env": {"A": "1"}, "retries": 1, "workdir": "/work",
+        }))
+        .unwrap();
+        serde_json::from_value(json!({
+            "id": "job_0123456789", "name": "train", "state": "failed",
+            "reason": {"code": "exit_code", "exit_code": 3}, "message": "exited with code 3", "nodes": 2,
+            "gpus": "H100:1", "command": "python train.py", "on": "local", "owner": "me", "attempt": 2,
+            "exit_code": 3, "submitted_at": "1970-01-01T00:00:00Z", "started_at": "1970-01-01T00:00:01Z",
+            "ended_at": "1970-01-01T00:00:06Z", "spec": spec, "bundle": null, "failed_rank": 1,
+            "attempts": [attempt(1), attempt(2)],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn everything_that_was_said_and_what_came_of_it() {
+        let text = text(&job(), Timestamp::UNIX_EPOCH + Duration::from_secs(66), false);
+        insta::assert_snapshot!(text, @r"
+        job:        job_0123456789
+        name:       train
+        state:      failed: exited with code 3 (task1)
+        exit code:  3
+        submitted:  1970-01-01T00:00:00Z (1m ago)
+        started:    1970-01-01T00:00:01Z (1m ago)
+        ended:      1970-01-01T00:00:06Z (1m ago)
+        duration:   5.0s
+        owner:      me
+        on:         local
+        nodes:      2
+        gpus:       H100:1
+        memory:     16 GB
+        command:    python train.py
+        setup:      pip install -r requirements.txt
+                    make
+        workdir:    /work
+        env:        A=1
+        retries:    1
+
+        TASK    NODE         DEVICES   ADDRESS   STATE                    DURATION
+        task0   node_local   0         -         killed by SIGTERM (15)   5.0s
+        task1   node_local   1         -         exited with code 3       5.0s
+
+        ATTEMPT   STARTED                DURATION   ENDED
+        1         1970-01-01T00:00:00Z   6.0s       exited with code 3
+        2         1970-01-01T00:00:00Z   6.0s       exited with code 3
+        ");
+    }
+}

@@ -1,0 +1,223 @@
+//! Where a job's output goes: as it is for one task, in labelled lines for several, or as JSON.
+
+use std::io::{self, Write};
+
+use muster_api::client::log_bytes;
+use muster_api::model::Timestamp;
+use muster_api::view::{LogChunk, LogStream};
+
+use crate::error::Error;
+use crate::label::Labeller;
+use crate::terminal::{self, Colour};
+
+/// Told apart on light and dark backgrounds; red is left for errors.
+const LABEL_COLOURS: [Colour; 5] =
+    [Colour::Cyan, Colour::Yellow, Colour::Green, Colour::Magenta, Colour::Blue];
+
+/// How output is shown.
+pub(crate) enum Mode {
+    /// Byte for byte.
+    Raw,
+    /// Whole lines, each behind the name of its task; for a gang of so many.
+    Labelled(u32),
+    /// One JSON document a line.
+    Json,
+}
+
+/// Shows the output of a job.
+pub(crate) struct Display {
+    mode: Mode,
+    labeller: Labeller,
+    stdout: Sink,
+    stderr: Sink,
+    /// The job's stdout goes to stderr too: ours is for something else.
+    only_stderr: bool,
+    /// The attempt that is being shown; 0 before the first output.
+    attempt: u32,
+}
+
+/// What is to be written to one of our two outputs.
+struct Sink {
+    pending: Vec<u8>,
+    colours: bool,
+    is_closed: bool,
+}
+
+impl Display {
+    pub fn new(mode: Mode) -> Self {
+        let sink = |colours| Sink { pending: Vec::new(), colours, is_closed: false };
+        Self {
+            mode,
+            labeller: Labeller::default(),
+            stdout: sink(terminal::stdout_has_colours()),
+            stderr: sink(terminal::stderr_has_colours()),
+            only_stderr: false,
+            attempt: 0,
+        }
+    }
+
+    /// The same, with all output on stderr.
+    #[must_use]
+    pub fn on_stderr(mut self) -> Self {
+        self.only_stderr = true;
+        self
+    }
+
+    /// Shows a piece of output.
+    pub fn chunk(&mut self, chunk: &LogChunk) -> Result<(), Error> {
+        if self.attempt != chunk.attempt {
+            self.on_attempt(chunk.attempt)?;
+        }
+        match self.mode {
+            Mode::Json => {
+                let line = serde_json::to_vec(chunk)
+                    .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))?;
+                self.stdout.pending.extend_from_slice(&line);
+                self.stdout.pending.push(b'\n');
+            }
+            Mode::Raw => {
+                let bytes = log_bytes(chunk)?;
+                self.sink(chunk.stream).pending.extend_from_slice(&bytes);
+            }
+            Mode::Labelled(tasks) => {
+                let bytes = log_bytes(chunk)?;
+                self.labelled(tasks, |labeller, emit| {
+                    labeller.push(chunk.rank, chunk.stream, &bytes, chunk.at, emit);
+                });
+            }
+        }
+        self.flush()
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now: Timestamp) -> Result<(), Error> {
+        if let Mode::Labelled(tasks) = self.mode {
+            self.labelled(tasks, |labeller, emit| labeller.tick(now, emit));
+        }
+        self.flush()
+    }
+
+    /// Nothing more comes.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let Mode::Labelled(tasks) = self.mode {
+            self.labelled(tasks, |labeller, emit| labeller.finish(emit));
+        }
+        self.flush()
+    }
+
+    fn on_attempt(&mut self, attempt: u32) -> Result<(), Error> {
+        if self.attempt != 0 && !matches!(self.mode, Mode::Json) {
+            self.finish()?;
+            terminal::note(&format!("attempt {attempt} begins"));
+        }
+        self.attempt = attempt;
+        Ok(())
+    }
+
+    fn sink(&mut self, stream: LogStream) -> &mut Sink {
+        if stream == LogStream::Stderr || self.only_stderr { &mut self.stderr } else { &mut self.stdout }
+    }
+
+    fn labelled(&mut self, tasks: u32, act: impl FnOnce(&mut Labeller, &mut crate::label::Emit)) {
+        let (stdout, stderr, only_stderr) = (&mut self.stdout, &mut self.stderr, self.only_stderr);
+        act(&mut self.labeller, &mut |rank, stream, line| {
+            let to_stderr = stream == LogStream::Stderr || only_stderr;
+            let sink = if to_stderr { &mut *stderr } else { &mut *stdout };
+            let label = label(rank, tasks, sink.colours);
+            sink.pending.extend_from_slice(label.as_bytes());
+            sink.pending.extend_from_slice(line);
+            sink.pending.push(b'\n');
+        });
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let shown = self.stdout.flush(&mut io::stdout().lock());
+        // Nobody can be told that stderr is gone; what it would have said is dropped.
+        let _ = self.stderr.flush(&mut io::stderr().lock());
+        shown.map_err(|error| Error::output(&error))
+    }
+}
+
+impl Sink {
+    /// Writes what is pending. An output that was closed says so once, and takes everything silently from then on.
+    fn flush(&mut self, output: &mut impl Write) -> io::Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        if self.is_closed || pending.is_empty() {
+            return Ok(());
+        }
+        let written = output.write_all(&pending).and_then(|()| output.flush());
+        self.is_closed = written.is_err();
+        self.pending = pending;
+        self.pending.clear();
+        written
+    }
+}
+
+/// `task3 |`, all of them of one width.
+pub(crate) fn label(rank: u32, tasks: u32, colours: bool) -> String {
+    let width = "task".len() + tasks.saturating_sub(1).to_string().len();
+    let text = format!("{:width$} |", format!("task{rank}"));
+    if !colours {
+        return format!("{text} ");
+    }
+    // The reset ends whatever colour the last line of some task left open.
+    let colour = LABEL_COLOURS[rank as usize % LABEL_COLOURS.len()];
+    format!("\x1b[0m{} ", terminal::paint(&text, colour, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(rank: u32, stream: LogStream, text: &str) -> LogChunk {
+        LogChunk {
+            attempt: 1,
+            rank,
+            stream,
+            at: Timestamp::UNIX_EPOCH,
+            text: Some(text.into()),
+            base64: None,
+            next: 0,
+        }
+    }
+
+    #[test]
+    fn labels_have_one_width() {
+        assert_eq!(label(0, 2, false), "task0 | ");
+        assert_eq!(label(3, 16, false), "task3  | ");
+        assert_eq!(label(15, 16, false), "task15 | ");
+    }
+
+    #[test]
+    fn a_closed_output_is_reported_once() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut sink = Sink { pending: b"x".to_vec(), colours: false, is_closed: false };
+        assert!(sink.flush(&mut Closed).is_err());
+        sink.pending.extend_from_slice(b"y");
+        assert!(sink.flush(&mut Closed).is_ok());
+        assert!(sink.pending.is_empty());
+    }
+
+    #[test]
+    fn the_jobs_two_outputs_stay_apart() {
+        let mut display = Display::new(Mode::Labelled(2));
+        display.stdout.is_closed = true;
+        display.stderr.is_closed = true;
+        for (stream, only_stderr, expected) in
+            [(LogStream::Stdout, false, 0), (LogStream::Stderr, false, 1), (LogStream::Stdout, true, 1)]
+        {
+            display.only_stderr = only_stderr;
+            let which = std::ptr::from_ref(display.sink(stream));
+            assert_eq!(usize::from(std::ptr::eq(which, &display.stderr)), expected);
+        }
+        display.chunk(&chunk(1, LogStream::Stdout, "x\n")).unwrap();
+    }
+}

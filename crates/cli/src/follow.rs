@@ -1,0 +1,152 @@
+//! Reading a job's log to its end, across any number of lost connections and dead servers, each byte once.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use muster_api::client::{self, EventItem, LogItem, Logs};
+use muster_api::view::{EventsQuery, LogChunk, LogsQuery, StreamEnd};
+
+use crate::error::Error;
+use crate::session::{Patience, Session};
+
+/// A job's log.
+pub(crate) struct LogFollow<'a> {
+    session: &'a Session,
+    job: &'a str,
+    query: LogsQuery,
+    cursor: Cursor,
+    stream: Option<Logs>,
+    patience: Patience,
+}
+
+impl<'a> LogFollow<'a> {
+    pub fn new(session: &'a Session, job: &'a str, query: LogsQuery) -> Self {
+        Self { session, job, query, cursor: Cursor::default(), stream: None, patience: Patience::default() }
+    }
+
+    /// The next piece, or the end.
+    pub async fn next(&mut self) -> Result<LogItem, Error> {
+        loop {
+            match self.read().await {
+                Ok(LogItem::Chunk(chunk)) => {
+                    self.patience.restore();
+                    if self.cursor.advance(&chunk) {
+                        return Ok(LogItem::Chunk(chunk));
+                    }
+                }
+                Ok(end) => return Ok(end),
+                Err(error) if error.is_transient() => {
+                    self.stream = None;
+                    self.session.recover(&mut self.patience, error).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<LogItem, client::Error> {
+        if let Some(stream) = &mut self.stream {
+            return stream.next().await;
+        }
+        let query = LogsQuery { cursor: self.cursor.text(), ..self.query.clone() };
+        let stream = self.session.client().logs(self.job, &query).await?;
+        self.stream.insert(stream).next().await
+    }
+}
+
+/// How far each task's log was read, in the latest attempt seen.
+#[derive(Debug, Default)]
+struct Cursor {
+    attempt: u32,
+    next: BTreeMap<u32, u64>,
+}
+
+impl Cursor {
+    /// Notes a piece; false when it was there before.
+    fn advance(&mut self, chunk: &LogChunk) -> bool {
+        if chunk.attempt > self.attempt {
+            self.attempt = chunk.attempt;
+            self.next.clear();
+        }
+        if chunk.attempt < self.attempt {
+            // Asked for by its number, or late: there is nothing to compare it with.
+            return true;
+        }
+        let next = self.next.entry(chunk.rank).or_default();
+        let is_new = chunk.next > *next;
+        *next = chunk.next.max(*next);
+        is_new
+    }
+
+    /// As the server takes it; none before the first piece.
+    fn text(&self) -> Option<String> {
+        if self.next.is_empty() {
+            return None;
+        }
+        let mut text = format!("{}@", self.attempt);
+        for (i, (rank, next)) in self.next.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{}{rank}:{next}", if i == 0 { "" } else { "," });
+        }
+        Some(text)
+    }
+}
+
+/// Waits until a job is over.
+pub(crate) async fn wait_for_end(session: &Session, job: &str) -> Result<StreamEnd, Error> {
+    let query = EventsQuery { after: None, follow: true };
+    session
+        .call(async |client| {
+            let mut events = client.events(job, &query).await?;
+            while let Some(item) = events.next().await? {
+                if let EventItem::End(end) = item {
+                    return Ok(*end);
+                }
+            }
+            // A followed stream without its end was cut off.
+            Err(client::Error::Lost { source: None })
+        })
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::model::Timestamp;
+    use muster_api::view::LogStream;
+
+    use super::*;
+
+    fn chunk(attempt: u32, rank: u32, next: u64) -> LogChunk {
+        let stream = LogStream::Stdout;
+        LogChunk { attempt, rank, stream, at: Timestamp::UNIX_EPOCH, text: None, base64: None, next }
+    }
+
+    #[test]
+    fn a_cursor_remembers_every_task() {
+        let mut cursor = Cursor::default();
+        assert_eq!(cursor.text(), None);
+        for (rank, next) in [(1, 10), (0, 7), (1, 25)] {
+            assert!(cursor.advance(&chunk(1, rank, next)));
+        }
+        assert_eq!(cursor.text().as_deref(), Some("1@0:7,1:25"));
+    }
+
+    #[test]
+    fn what_was_read_before_is_dropped() {
+        let mut cursor = Cursor::default();
+        assert!(cursor.advance(&chunk(1, 0, 10)));
+        assert!(!cursor.advance(&chunk(1, 0, 10)));
+        assert!(!cursor.advance(&chunk(1, 0, 5)));
+        assert!(cursor.advance(&chunk(1, 0, 11)));
+    }
+
+    #[test]
+    fn a_new_attempt_begins_anew() {
+        let mut cursor = Cursor::default();
+        cursor.advance(&chunk(1, 0, 10));
+        assert!(cursor.advance(&chunk(2, 0, 3)));
+        assert_eq!(cursor.text().as_deref(), Some("2@0:3"));
+        assert!(cursor.advance(&chunk(1, 0, 4)));
+        assert_eq!(cursor.text().as_deref(), Some("2@0:3"));
+    }
+}

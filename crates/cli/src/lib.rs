@@ -1,0 +1,23 @@
+//! The commands a user types. They know the server by its API alone, and start the private one when none is named.
+//!
+//! One file for each command below `command`; what several of them need is in the modules beside it. Nothing here
+//! ends the process or decides what a job may do: a command returns its exit code, and the server decides.
+
+mod command;
+mod display;
+mod duration;
+mod entry;
+mod error;
+mod follow;
+mod home;
+mod interrupt;
+mod label;
+mod private;
+mod progress;
+mod session;
+mod snapshot;
+mod spec;
+mod table;
+mod terminal;
+
+pub use entry::{Hooks, ServerOptions, main};

@@ -1,0 +1,89 @@
+//! Signs of progress on a terminal; nothing at all anywhere else.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::terminal;
+
+/// What is over sooner needs no bar.
+const BAR_AFTER: Duration = Duration::from_millis(500);
+/// How often a spinner turns.
+const TURN: Duration = Duration::from_millis(120);
+
+/// A bar that counts bytes, once it has taken long enough to be worth showing.
+pub(crate) struct Bar {
+    what: &'static str,
+    total: u64,
+    done: u64,
+    began: Instant,
+    shown: Option<ProgressBar>,
+    is_wanted: bool,
+}
+
+impl Bar {
+    pub fn new(what: &'static str, total: u64) -> Self {
+        Self {
+            what,
+            total,
+            done: 0,
+            began: Instant::now(),
+            shown: None,
+            is_wanted: terminal::stderr_is_terminal(),
+        }
+    }
+
+    pub fn add(&mut self, bytes: u64) {
+        self.done += bytes;
+        if !self.is_wanted || self.began.elapsed() < BAR_AFTER {
+            return;
+        }
+        let bar = self.shown.get_or_insert_with(|| {
+            let bar = ProgressBar::new(self.total).with_message(self.what);
+            match ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}") {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            }
+        });
+        bar.set_position(self.done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.shown {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A line that says what is waited for.
+#[derive(Default)]
+pub(crate) struct Spinner {
+    shown: Option<ProgressBar>,
+}
+
+impl Spinner {
+    /// Shows the line, or changes its words.
+    pub fn show(&mut self, text: &str) {
+        let spinner = self.shown.get_or_insert_with(|| {
+            let spinner = ProgressBar::new_spinner();
+            spinner.enable_steady_tick(TURN);
+            spinner
+        });
+        spinner.set_message(text.to_owned());
+    }
+
+    /// Takes the line away.
+    pub fn clear(&mut self) {
+        if let Some(spinner) = self.shown.take() {
+            spinner.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

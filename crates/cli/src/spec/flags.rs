@@ -1,0 +1,213 @@
+//! The flags of `muster run` that describe the job.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use muster_api::client;
+use muster_api::model::spec::FieldError;
+use serde_json::{Map, Value, json};
+
+use super::Here;
+use crate::error::Error;
+
+/// What to run, where, with what. Values are texts: what they mean, the model says for files and flags alike.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Flags {
+    /// How many tasks start together (1 if absent)
+    #[arg(short = 'N', long, value_name = "N", help_heading = "Resources")]
+    pub nodes: Option<String>,
+    /// Accelerators of each task: 8, H100:8, ascend:8
+    #[arg(long, value_name = "[KIND:]N", help_heading = "Resources")]
+    pub gpus: Option<String>,
+    /// CPUs of each task: 4, 0.5
+    #[arg(long, value_name = "N", help_heading = "Resources")]
+    pub cpus: Option<String>,
+    /// Memory of each task: 512MB, 16GB
+    #[arg(long, value_name = "SIZE", help_heading = "Resources")]
+    pub memory: Option<String>,
+    /// Shared memory of each task, where the engine limits it
+    #[arg(long, value_name = "SIZE", help_heading = "Resources")]
+    pub shm: Option<String>,
+    /// A name for the job (made from the command if absent)
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Set a variable in every task; without =VALUE, pass on the one that is set here
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]", help_heading = "Environment")]
+    pub env: Vec<OsString>,
+    /// Do not give the tasks the environment of this shell
+    #[arg(long, help_heading = "Environment")]
+    pub clean_env: bool,
+    /// The code directory, copied to every task (the current directory if absent)
+    #[arg(long, value_name = "DIR", help_heading = "Environment")]
+    pub workdir: Option<PathBuf>,
+    /// Run in the code directory itself, not in a copy (on local only)
+    #[arg(long, help_heading = "Environment")]
+    pub in_place: bool,
+    /// A shell script to run in every task before the command
+    #[arg(long, value_name = "SCRIPT", help_heading = "Environment")]
+    pub setup: Option<String>,
+    /// The container image, on engines that have images
+    #[arg(long, help_heading = "Environment")]
+    pub image: Option<String>,
+    /// The launch contract: pytorch, mpi, … (found from the command if absent)
+    #[arg(long, value_name = "NAME", help_heading = "Environment")]
+    pub framework: Option<String>,
+    /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s/CONTEXT
+    #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
+    pub on: Option<String>,
+    /// From 0 to 1000; higher goes first (500 if absent)
+    #[arg(long, value_name = "N", help_heading = "Scheduling")]
+    pub priority: Option<String>,
+    /// May be sent back to the queue for a more important job
+    #[arg(long, help_heading = "Scheduling")]
+    pub preemptible: bool,
+    /// The group of people it counts for
+    #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
+    pub workspace: Option<String>,
+    /// The longest it may run: 90s, 15m, 2h, 1d12h
+    #[arg(long, value_name = "TIME", help_heading = "Life")]
+    pub timeout: Option<String>,
+    /// How long a task may take to end after SIGTERM (10s if absent)
+    #[arg(long, value_name = "TIME", help_heading = "Life")]
+    pub grace: Option<String>,
+    /// How many more attempts a failed job gets (0 if absent)
+    #[arg(long, value_name = "N", help_heading = "Life")]
+    pub retries: Option<String>,
+    /// What one failing task means for the others: stop (default) or continue
+    #[arg(long, value_name = "stop|continue", help_heading = "Life")]
+    pub on_failure: Option<String>,
+    /// Read the job from a YAML file (- for stdin); flags go on top of it
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What to run in every task; one word with spaces in it is a line for the shell
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// The fields that flags set, and what is wrong with them already.
+pub(super) struct Given {
+    pub fields: Vec<(&'static [&'static str], Value)>,
+    pub errors: Vec<FieldError>,
+}
+
+impl Flags {
+    /// The flags that set one field to a text or a yes, with the field.
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 19] {
+        let text = |value: &Option<String>| value.clone().map(Value::String);
+        let yes = |value: bool| value.then_some(Value::Bool(true));
+        [
+            ("--nodes", &["nodes"], text(&self.nodes)),
+            ("--gpus", &["resources", "gpus"], text(&self.gpus)),
+            ("--cpus", &["resources", "cpus"], text(&self.cpus)),
+            ("--memory", &["resources", "memory"], text(&self.memory)),
+            ("--shm", &["resources", "shm"], text(&self.shm)),
+            ("--name", &["name"], text(&self.name)),
+            ("--clean-env", &["clean_env"], yes(self.clean_env)),
+            ("--in-place", &["in_place"], yes(self.in_place)),
+            ("--setup", &["setup"], text(&self.setup)),
+            ("--image", &["image"], text(&self.image)),
+            ("--framework", &["framework"], text(&self.framework)),
+            ("--on", &["on"], text(&self.on)),
+            ("--priority", &["priority"], text(&self.priority)),
+            ("--preemptible", &["preemptible"], yes(self.preemptible)),
+            ("--workspace", &["workspace"], text(&self.workspace)),
+            ("--timeout", &["timeout"], text(&self.timeout)),
+            ("--grace", &["grace"], text(&self.grace)),
+            ("--retries", &["retries", "max"], text(&self.retries)),
+            ("--on-failure", &["on_failure"], text(&self.on_failure)),
+        ]
+    }
+
+    /// Every field that the flags set.
+    pub(super) fn fields(&self, here: &Here) -> Result<Given, Error> {
+        let mut errors = Vec::new();
+        let mut fields: Vec<_> =
+            self.plain().into_iter().filter_map(|(_, path, value)| Some((path, value?))).collect();
+        let env = self.env_fields(here, &mut errors);
+        if !env.is_empty() {
+            fields.push((&["env"], Value::Object(env)));
+        }
+        if let Some(command) = self.command_field(here)? {
+            fields.push((&["command"], command));
+        }
+        Ok(Given { fields, errors })
+    }
+
+    fn env_fields(&self, here: &Here, errors: &mut Vec<FieldError>) -> Map<String, Value> {
+        let mut env = Map::new();
+        for given in &self.env {
+            let shown = given.to_string_lossy();
+            let mut wrong = |message: String| errors.push(FieldError::new("--env", message));
+            let Some(text) = given.to_str() else {
+                wrong(format!("`{shown}` is not valid UTF-8"));
+                continue;
+            };
+            let (name, value) = match text.split_once('=') {
+                Some((name, value)) => (name, value.to_owned()),
+                None => match here.environment.get(given.as_os_str()).map(|value| value.to_str()) {
+                    Some(Some(value)) => (text, value.to_owned()),
+                    Some(None) => {
+                        wrong(format!("`{text}` is set here to something that is not valid UTF-8"));
+                        continue;
+                    }
+                    None => {
+                        wrong(format!("`{text}` is not set here; write {text}=VALUE"));
+                        continue;
+                    }
+                },
+            };
+            env.insert(name.to_owned(), Value::String(value));
+        }
+        env
+    }
+
+    /// The words as they are; a single word with spaces in it is what people mean for the shell, unless there is such
+    /// a program.
+    fn command_field(&self, here: &Here) -> Result<Option<Value>, Error> {
+        let mut words = Vec::new();
+        for (i, word) in self.command.iter().enumerate() {
+            let text = word.to_str().ok_or_else(|| {
+                Error::input(format!(
+                    "word {} of the command, `{}`, is not valid UTF-8",
+                    i + 1,
+                    word.to_string_lossy()
+                ))
+                .hint("a job is stored as text; rename the file, or call it from a script")
+            })?;
+            words.push(text);
+        }
+        Ok(match words.as_slice() {
+            [] => None,
+            [line] if line.contains(char::is_whitespace) && !here.directory.join(line).is_file() => {
+                Some(json!(line))
+            }
+            words => Some(json!(words)),
+        })
+    }
+
+    /// The server's complaints about fields, with the flags that set them.
+    pub fn in_users_words(&self, error: client::Error) -> client::Error {
+        match error {
+            client::Error::Problem(mut problem) => {
+                problem.errors = problem.errors.into_iter().map(|error| self.named(error)).collect();
+                client::Error::Problem(problem)
+            }
+            other => other,
+        }
+    }
+
+    /// An error in the words of whoever made it: one in a field that a flag set names the flag.
+    pub(super) fn named(&self, error: FieldError) -> FieldError {
+        let is_field = |path: &[&str]| {
+            path.join(".") == error.field || (path == ["retries", "max"] && error.field == "retries")
+        };
+        let flag = self.plain().into_iter().find(|(_, path, value)| value.is_some() && is_field(path));
+        let name = match flag {
+            Some((flag, _, _)) => flag,
+            None if error.field == "env" && !self.env.is_empty() => "--env",
+            None => return error,
+        };
+        FieldError::new(name, error.message)
+    }
+}

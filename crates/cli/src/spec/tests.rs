@@ -1,0 +1,200 @@
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+
+use clap::Parser;
+use serde_json::json;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+fn flags(words: &[&str]) -> Flags {
+    Line::try_parse_from(std::iter::once("run").chain(words.iter().copied())).unwrap().flags
+}
+
+struct Scene {
+    folder: tempfile::TempDir,
+    here: Here,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let environment =
+            [("HOME", "/home/me"), ("TOKEN", "secret")].map(|(k, v)| (k.into(), v.into())).into();
+        let here = Here { directory: folder.path().canonicalize().unwrap(), environment };
+        Self { folder, here }
+    }
+
+    fn file(self, text: &str) -> Self {
+        fs::write(self.folder.path().join("job.yaml"), text).unwrap();
+        self
+    }
+
+    fn assemble(&self, words: &[&str]) -> Result<Request, Error> {
+        assemble(&flags(words), &self.here)
+    }
+
+    /// The fields that are sent, without the directory, which is another one each time.
+    fn fields(&self, words: &[&str]) -> Value {
+        let mut value = self.assemble(words).unwrap().value;
+        value.as_object_mut().unwrap().remove("workdir");
+        value
+    }
+
+    fn error(&self, words: &[&str]) -> String {
+        let error = self.assemble(words).unwrap_err();
+        format!("{error:?}")
+    }
+}
+
+#[test]
+fn flags_are_fields() {
+    let scene = Scene::new();
+    let words = [
+        "-N",
+        "2",
+        "--gpus",
+        "H100:8",
+        "--memory",
+        "16GB",
+        "--env",
+        "A=1=2",
+        "-e",
+        "TOKEN",
+        "--retries",
+        "3",
+        "--preemptible",
+        "--",
+        "python",
+        "train.py",
+        "--lr",
+        "1",
+    ];
+    assert_eq!(
+        scene.fields(&words),
+        json!({
+            "nodes": "2", "resources": {"gpus": "H100:8", "memory": "16GB"}, "env": {"A": "1=2", "TOKEN": "secret"},
+            "retries": {"max": "3"}, "preemptible": true, "command": ["python", "train.py", "--lr", "1"],
+        })
+    );
+    let spec = scene.assemble(&words).unwrap().spec;
+    assert_eq!((spec.nodes, spec.retries.max, spec.resources.device_count()), (2, 3, 8));
+}
+
+#[test]
+fn the_command_needs_no_dashes_before_it() {
+    assert_eq!(Scene::new().fields(&["python", "-u", "x.py"]), json!({"command": ["python", "-u", "x.py"]}));
+}
+
+#[test]
+fn one_word_with_spaces_is_for_the_shell_unless_it_is_a_program() {
+    let scene = Scene::new();
+    assert_eq!(scene.fields(&["echo a | wc"]), json!({"command": "echo a | wc"}));
+    assert_eq!(scene.fields(&["echo"]), json!({"command": ["echo"]}));
+    fs::write(scene.folder.path().join("my program"), "").unwrap();
+    assert_eq!(scene.fields(&["./my program"]), json!({"command": ["./my program"]}));
+}
+
+#[test]
+fn flags_go_on_top_of_the_file() {
+    let scene = Scene::new().file(
+        "nodes: 4\nresources: {gpus: 2, cpus: 1}\nenv: {A: x, B: y}\nretries: {max: 1, backoff: 5s}\ncommand: a b\n",
+    );
+    let words = ["-f", "job.yaml", "--gpus", "8", "-e", "B=z", "--retries", "2", "-N", "1"];
+    assert_eq!(
+        scene.fields(&words),
+        json!({
+            "nodes": "1", "resources": {"gpus": "8", "cpus": 1}, "env": {"A": "x", "B": "z"},
+            "retries": {"max": "2", "backoff": "5s"}, "command": "a b",
+        })
+    );
+}
+
+#[test]
+fn short_and_empty_forms_in_the_file_are_replaced() {
+    let scene = Scene::new().file("resources:\nenv:\nretries: 1\ncommand: a\n");
+    let words = ["-f", "job.yaml", "--gpus", "1", "-e", "A=1", "--retries", "2"];
+    assert_eq!(
+        scene.fields(&words),
+        json!({"resources": {"gpus": "1"}, "env": {"A": "1"}, "retries": "2", "command": "a"})
+    );
+}
+
+#[test]
+fn every_problem_is_named_once_as_the_user_wrote_it() {
+    let scene = Scene::new().file("nodes: many\nresources: {memory: lots}\nnmae: x\ncommand: a\n");
+    let error = scene.error(&["-f", "job.yaml", "--gpus", "a b", "--env", "NOT_SET", "--workdir", "gone"]);
+    for part in [
+        "6 fields are wrong",
+        "nodes: must be",
+        "resources.memory: ",
+        "nmae: there is no field",
+        "--gpus: `a b` is not a device request",
+        "--env: `NOT_SET` is not set here; write NOT_SET=VALUE",
+        "--workdir: there is no directory",
+        "those of job.yaml",
+    ] {
+        assert!(error.contains(part), "{part}\n{error}");
+    }
+}
+
+#[test]
+fn a_field_that_should_be_a_map_and_is_not_is_left_for_the_model() {
+    let scene = Scene::new().file("resources: 8\nenv: [A]\ncommand: a\n");
+    let error = scene.error(&["-f", "job.yaml", "--gpus", "1", "-e", "B=1"]);
+    assert!(error.contains("resources: must be a map") && error.contains("env: must be a map"), "{error}");
+}
+
+#[test]
+fn a_missing_command_is_asked_for_with_an_example() {
+    assert!(Scene::new().error(&[]).contains("muster run -- python train.py"));
+}
+
+#[test]
+fn words_that_are_not_utf8_are_refused_by_name() {
+    let mut given = flags(&["echo"]);
+    given.command.push(OsString::from_vec(b"caf\xe9".to_vec()));
+    let error = assemble(&given, &Scene::new().here).unwrap_err().to_string();
+    assert_eq!(error, "word 2 of the command, `caf\u{fffd}`, is not valid UTF-8");
+}
+
+#[test]
+fn the_workdir_is_the_flags_then_the_files_then_the_current_one() {
+    let scene = Scene::new().file("workdir: sub\ncommand: a\n");
+    for folder in ["sub", "other", "jobs/sub"] {
+        fs::create_dir_all(scene.folder.path().join(folder)).unwrap();
+    }
+    fs::copy(scene.folder.path().join("job.yaml"), scene.folder.path().join("jobs/job.yaml")).unwrap();
+    let workdir = |words: &[&str]| {
+        let request = scene.assemble(words).unwrap();
+        assert_eq!(request.value["workdir"].as_str(), request.workdir.path.to_str());
+        request.workdir.path.strip_prefix(&scene.here.directory).unwrap().to_owned()
+    };
+    assert_eq!(workdir(&["true"]), Path::new(""));
+    assert_eq!(workdir(&["-f", "job.yaml"]), Path::new("sub"));
+    assert_eq!(workdir(&["-f", "jobs/job.yaml"]), Path::new("jobs/sub"));
+    assert_eq!(workdir(&["-f", "jobs/job.yaml", "--workdir", "other"]), Path::new("other"));
+}
+
+#[test]
+fn home_is_copied_only_when_it_is_meant() {
+    let mut scene = Scene::new();
+    let home = scene.here.directory.clone();
+    scene.here.environment.insert("HOME".into(), home.into());
+    assert!(scene.error(&["true"]).contains("is your home directory"));
+    assert!(scene.assemble(&["--workdir", ".", "true"]).is_ok());
+    assert!(scene.assemble(&["--in-place", "true"]).is_ok());
+    scene.here.directory = "/".into();
+    assert!(scene.error(&["true"]).contains("is the root directory"));
+}
+
+#[test]
+fn a_workdir_that_is_no_directory_is_refused() {
+    let scene = Scene::new().file("x");
+    assert!(scene.error(&["--workdir", "job.yaml", "true"]).contains("is not a directory"));
+}
