@@ -8,12 +8,18 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::cgroup;
+use crate::http::{Door, Reply, Request};
 use crate::process::{self, Process};
-use crate::wait::{DEADLINE, wait_for};
+use crate::running::Running;
+use crate::terminal::Terminal;
+use crate::wait::{DEADLINE, wait_for, wait_for_some};
 
 /// A muster of its own. Dropping it ends everything it started.
 pub struct Home {
     directory: tempfile::TempDir,
+    /// Where the data is, below the directory.
+    name: PathBuf,
     binary: PathBuf,
 }
 
@@ -46,17 +52,39 @@ impl Finished {
 }
 
 impl Home {
-    /// An empty data directory and an empty code directory beside it.
+    /// An empty data directory, and beside it an empty code directory and one that tasks share.
     pub fn new(binary: impl Into<PathBuf>) -> Self {
+        Self::named(binary, "home")
+    }
+
+    /// The same with a data directory of this name.
+    pub fn named(binary: impl Into<PathBuf>, name: impl Into<PathBuf>) -> Self {
         let directory =
             tempfile::Builder::new().prefix("muster-test-").tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("work")).expect("a code directory");
-        Self { directory, binary: binary.into() }
+        std::fs::create_dir(directory.path().join("shared")).expect("a shared directory");
+        Self { directory, name: name.into(), binary: binary.into() }
     }
 
     /// The data directory.
     pub fn path(&self) -> PathBuf {
-        self.directory.path().join("home")
+        self.directory.path().join(&self.name)
+    }
+
+    /// A directory that the test and every task see: tasks find it in `$SHARED`.
+    pub fn shared(&self) -> PathBuf {
+        self.directory.path().join("shared")
+    }
+
+    /// Makes a file in the shared directory: what a task waits for.
+    pub fn touch(&self, name: &str) {
+        std::fs::write(self.shared().join(name), "").expect("a file in the shared directory");
+    }
+
+    /// Waits for a file in the shared directory and gives its content.
+    pub fn wait_for_file(&self, name: &str) -> String {
+        let path = self.shared().join(name);
+        wait_for_some(&format!("a task to make {name}"), || std::fs::read_to_string(&path).ok())
     }
 
     /// The code directory that commands run in.
@@ -90,6 +118,7 @@ impl Home {
             .env("MUSTER_HOME", self.path())
             .env_remove("MUSTER_SERVER")
             .env_remove("MUSTER_TOKEN")
+            .env("SHARED", self.shared())
             .env_remove("RANK")
             .current_dir(self.work())
             .stdin(Stdio::null());
@@ -99,6 +128,16 @@ impl Home {
     /// Starts a command whose output nobody reads.
     pub fn spawn<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Child {
         self.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts")
+    }
+
+    /// Starts a command and reads what it prints while it runs.
+    pub fn start<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Running {
+        Running::start(self.command(words))
+    }
+
+    /// Starts a command on a terminal.
+    pub fn start_on_terminal<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Terminal {
+        Terminal::start(&self.command(words))
     }
 
     /// Runs a command to its end.
@@ -130,9 +169,52 @@ impl Home {
         self.json(["show", job, "--json"])
     }
 
-    /// Waits until a job is in a state.
-    pub fn wait_for_state(&self, job: &str, state: &str) {
-        wait_for(&format!("{job} to be {state}"), || self.job(job)["state"] == state);
+    /// Where the server listens.
+    pub fn door(&self) -> Door {
+        Door::Unix(self.path().join("server.sock"))
+    }
+
+    /// Asks the running server for something.
+    pub fn get(&self, path: &str) -> Reply {
+        self.door().ask(&Request::get(path))
+    }
+
+    /// Sends the running server a document.
+    pub fn post(&self, path: &str, content: &Value) -> Reply {
+        self.door().ask(&Request::post(path, content))
+    }
+
+    /// A job as the running server shows it; through the command line, which starts one, if none runs.
+    fn look(&self, job: &str) -> Value {
+        let request = Request::get(&format!("/api/v1/jobs/{job}"));
+        match self.door().try_ask(&request) {
+            Ok(reply) if reply.status == 200 => reply.json(),
+            _ => self.job(job),
+        }
+    }
+
+    /// Waits until a job is in a state, and gives it. One that can no longer get there is not waited for.
+    pub fn wait_for_state(&self, job: &str, state: &str) -> Value {
+        let is_over = |now: &Value| ["succeeded", "failed", "stopped"].iter().any(|end| now == end);
+        wait_for_some(&format!("{job} to be {state}"), || {
+            let seen = self.look(job);
+            assert!(
+                seen["state"] == state || !is_over(&seen["state"]),
+                "{job} is not {state} but {} ({})",
+                seen["state"],
+                seen["message"]
+            );
+            (seen["state"] == state).then_some(seen)
+        })
+    }
+
+    /// Starts the server and waits until this machine's agent has said what it has.
+    pub fn wait_for_node(&self) -> Value {
+        self.ok(["server", "start"]);
+        wait_for_some("the agent to connect", || {
+            let nodes = self.get("/api/v1/nodes").json();
+            nodes["items"].as_array()?.iter().find(|node| node["connected"] == true).cloned()
+        })
     }
 
     /// The server's process.
@@ -187,6 +269,9 @@ impl Drop for Home {
         if std::thread::panicking() {
             let _ = writeln!(std::io::stderr(), "{}", self.diagnosis());
         }
+        let held = |process: &Process| std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).ok();
+        let groups: Vec<PathBuf> =
+            self.processes().iter().filter_map(held).flat_map(|text| cgroup::directories(&text)).collect();
         // Those that start others go first; whatever is started meanwhile is found in the next round.
         for role in ["server", "agent", "supervise"] {
             self.processes_as(role).iter().for_each(|process| process::kill(process.pid));
@@ -195,16 +280,18 @@ impl Drop for Home {
         loop {
             let left = self.processes();
             if left.is_empty() || begun.elapsed() > DEADLINE {
-                return;
+                break;
             }
             left.iter().for_each(|process| process::kill(process.pid));
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
+        // Whoever would have removed them was killed above.
+        groups.iter().for_each(|group| drop(std::fs::remove_dir(group)));
     }
 }
 
 /// Runs a command to its end, or kills it at the deadline and panics with what it printed.
-pub(crate) fn finish(mut command: Command) -> Finished {
+fn finish(mut command: Command) -> Finished {
     let shown = format!("{command:?}");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let stdout = drain(child.stdout.take());

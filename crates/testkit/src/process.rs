@@ -1,7 +1,7 @@
 //! Processes as the kernel shows them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -21,19 +21,42 @@ impl Process {
     }
 }
 
-/// Every living process with this data directory in its environment: server, agent, supervisors and tasks alike.
+/// Every living process of this data directory: server, agent, supervisors and tasks alike. It is in their environment,
+/// or they work in it.
 pub fn of_home(home: &Path) -> Vec<Process> {
-    let mark = format!("MUSTER_HOME={}", home.display());
+    let mark = format!("MUSTER_HOME={}", home.display()).into_bytes();
+    // A task that was given a clean environment still has this.
+    let output = format!("MUSTER_OUTPUT_DIR={}/", home.display()).into_bytes();
+    living(|pid| {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == mark || entry.starts_with(&output))
+            || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(home))
+    })
+}
+
+/// Every living process with this word, or part of one, in its command line.
+pub fn with_word(word: &str) -> Vec<Process> {
+    living(|pid| words(pid).iter().any(|known| known.contains(word)))
+}
+
+fn living(is_wanted: impl Fn(u32) -> bool) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| *pid != std::process::id())
-        .filter(|pid| {
-            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
-        })
-        .filter(|pid| is_alive(*pid))
+    pids.filter(|pid| *pid != std::process::id() && is_wanted(*pid) && is_alive(*pid))
         .map(|pid| Process { pid, words: words(pid) })
         .collect()
+}
+
+/// The file a process runs.
+pub fn executable(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The most memory a process ever had at once.
+pub fn peak_memory_kb(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    peak.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
 fn words(pid: u32) -> Vec<String> {

@@ -75,12 +75,14 @@ pub enum LogItem {
 pub struct Events(pub(super) Sse);
 
 impl Events {
-    /// The next event; none when everything there is was sent and nobody asked to follow.
+    /// The next event; none when everything there is was sent and nobody asked to follow. A problem that the server
+    /// meets on the way ends the stream, too.
     pub async fn next(&mut self) -> Result<Option<EventItem>, Error> {
         while let Some(event) = self.0.next().await? {
             match event.name.as_str() {
                 "event" => return Ok(Some(EventItem::Event(read(&event)?))),
                 "end" => return Ok(Some(EventItem::End(Box::new(read(&event)?)))),
+                "error" => return Err(Error::Problem(Box::new(read(&event)?))),
                 // A newer server may say more than we know of.
                 _ => {}
             }
@@ -99,6 +101,7 @@ impl Logs {
             match event.name.as_str() {
                 "log" => return Ok(LogItem::Chunk(read(&event)?)),
                 "end" => return Ok(LogItem::End(Box::new(read(&event)?))),
+                "error" => return Err(Error::Problem(Box::new(read(&event)?))),
                 _ => {}
             }
         }

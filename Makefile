@@ -1,0 +1,32 @@
+# Thin rules: what they do lives in scripts/. Everything a rule needs beyond cargo and python3 it fetches itself,
+# once, into a cache outside the checkout (MUSTER_CACHE, else the user's cache directory).
+
+SHELL := bash
+.DEFAULT_GOAL := help
+PREFIX ?= $(HOME)/.local
+
+.PHONY: help build install demo fmt check test bench
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the release binary: target/release/muster.
+	@scripts/build.sh
+
+install: ## Install the release binary into PREFIX/bin (default: ~/.local/bin).
+	@scripts/install.sh "$(PREFIX)"
+
+demo: ## Build, then train a real model on two tasks of this machine.
+	@scripts/demo.sh
+
+fmt: ## Format the Rust and Python sources.
+	@scripts/fmt.sh
+
+check: ## Formatting, lints, unit tests, architecture, generated files. Minutes.
+	@scripts/check.sh
+
+test: ## Everything: check, licences and bans, end-to-end tests, the demo. What CI runs.
+	@scripts/test.sh
+
+bench: ## Measure the figures the project promises; needs an idle machine. Writes bench/RESULTS.md.
+	@scripts/bench.sh

@@ -1,0 +1,93 @@
+//! A terminal of a test's own, and someone who types on it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::wait::{DEADLINE, wait_for};
+
+/// A command on a terminal. Dropping it kills the command.
+pub struct Terminal {
+    child: Child,
+    keyboard: File,
+    screen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    /// Starts a command as a shell in a new window would: it leads a session whose terminal this is.
+    pub fn start(command: &Command) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other end");
+        let name = ptsname(&master, Vec::new()).expect("its name");
+        let path = name.to_str().expect("a path in /dev/pts is text");
+        let open = || OpenOptions::new().read(true).write(true).open(path).expect("the other end opens");
+        // It makes the terminal that is its stdin the session's own, which nothing in the standard library can.
+        let mut wrapped = Command::new("setsid");
+        wrapped.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => wrapped.env(name, value),
+                None => wrapped.env_remove(name),
+            };
+        }
+        if let Some(directory) = command.get_current_dir() {
+            wrapped.current_dir(directory);
+        }
+        wrapped.env("TERM", "xterm").stdin(open()).stdout(open()).stderr(open());
+        let child = wrapped.spawn().expect("setsid, of util-linux, starts");
+        let keyboard = File::from(master);
+        let mut output = keyboard.try_clone().expect("a second handle on the terminal");
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let shared = screen.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // It ends with an error once nobody has the other end open.
+            while let Ok(count) = output.read(&mut buffer) {
+                if count == 0 {
+                    return;
+                }
+                shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { child, keyboard, screen }
+    }
+
+    /// What was shown so far.
+    pub fn screen(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// Waits until this was shown so many times.
+    pub fn wait_for(&self, text: &str, times: usize) {
+        wait_for(&format!("{text:?} on the terminal"), || self.screen().matches(text).count() >= times);
+    }
+
+    /// Presses keys; `\x03` is Ctrl-C.
+    pub fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("the terminal takes keys");
+    }
+
+    /// Waits for the command's end.
+    pub fn finish(mut self) -> (ExitStatus, String) {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                return (status, self.screen());
+            }
+            assert!(begun.elapsed() < DEADLINE, "it did not end; the terminal shows\n{}", self.screen());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# check.sh [--static]: formatting, lints, generated files, then unit tests and the architecture test.
+# --static leaves the tests out: `make test` runs all of them itself.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+need_cargo
+use_target_dir
+cd "$ROOT"
+apt_need shellcheck shellcheck || true
+lint="$(venv lint scripts/requirements-lint.txt)"
+
+# Steps are run by `step`, where `set -e` has no effect: they return their failures themselves.
+openapi_is_current() {
+    cargo run -q --locked -p muster-app -- server openapi >"$generated" || return 1
+    if ! diff -u openapi/openapi.json "$generated"; then
+        echo "openapi/openapi.json is out of date; write it anew:"
+        echo "  cargo run -q -p muster-app -- server openapi > openapi/openapi.json"
+        return 1
+    fi
+}
+
+shell_scripts_are_clean() {
+    if ! command -v shellcheck >/dev/null; then
+        echo "shellcheck is not installed; Debian: apt-get install shellcheck"
+        return 1
+    fi
+    shellcheck .ci/run scripts/*.sh
+}
+
+generated="$(mktemp)"
+trap 'rm -f "$generated"' EXIT
+
+say "checking"
+step "rust format" cargo fmt --all --check
+step "python format" "$lint/bin/ruff" format --check .
+step "python lint" "$lint/bin/ruff" check .
+step "shell scripts" shell_scripts_are_clean
+step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+step "openapi document is current" openapi_is_current
+if [[ "${1:-}" != --static ]]; then
+    tests=0
+    python3 scripts/test.py run --unit || tests=1
+    steps_passed && ((tests == 0))
+else
+    steps_passed
+fi

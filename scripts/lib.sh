@@ -1,0 +1,152 @@
+# shellcheck shell=bash
+# What every script of this folder shares: where things are kept, how tools arrive, how a step is counted.
+# Sourced, never run. A caller has already set `set -euo pipefail`.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+CACHE="${MUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/muster-dev}"
+CARGO_DENY_VERSION=0.20.2
+# Sums of compiled dependencies grow with every clean checkout that CI builds; past this the cache starts afresh.
+TARGET_LIMIT_GIB=20
+
+# To stderr: some callers print a path for others to read.
+say() { printf '==> %s\n' "$*" >&2; }
+die() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    for hint in "$@"; do printf 'hint: %s\n' "$hint" >&2; done
+    exit 1
+}
+
+# CI builds clean checkouts: it keeps compiled dependencies beside them, where the next checkout finds them. Incremental
+# state would be stored for nothing there. A developer's own checkout uses ./target as cargo does.
+use_target_dir() {
+    if [[ -n "${CARGO_TARGET_DIR:-}" ]]; then
+        return
+    fi
+    if [[ -z "${CI:-}" ]]; then
+        export CARGO_TARGET_DIR="$ROOT/target"
+        return
+    fi
+    export CARGO_TARGET_DIR="$CACHE/target" CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+    if [[ -d "$CARGO_TARGET_DIR" ]] && (($(du -s --block-size=1G "$CARGO_TARGET_DIR" | cut -f1) > TARGET_LIMIT_GIB)); then
+        say "the build cache is over $TARGET_LIMIT_GIB GiB: starting afresh"
+        rm -rf "$CARGO_TARGET_DIR"
+    fi
+}
+
+need_cargo() {
+    local channel
+    channel="$(sed -n 's/^channel = "\(.*\)"$/\1/p' "$ROOT/rust-toolchain.toml")"
+    if ! command -v cargo >/dev/null; then
+        die "cargo is not installed; this project builds with Rust $channel" \
+            "install rustup (Debian 13 and later: apt-get install rustup; else see https://rustup.rs)" \
+            "then: rustup toolchain install $channel --profile minimal --component rustfmt,clippy"
+    fi
+    if ! (cd "$ROOT" && cargo --version >/dev/null 2>&1); then
+        die "Rust $channel is not installed" \
+            "rustup toolchain install $channel --profile minimal --component rustfmt,clippy"
+    fi
+    if ! command -v cc >/dev/null; then
+        apt_need cc gcc libc6-dev || die "no C compiler (cc), which the bundled SQLite is built with" \
+            "install gcc or clang"
+    fi
+}
+
+# apt_need COMMAND PACKAGE...: installs the packages when the command is missing and this user may; false when it is
+# still missing afterwards.
+apt_need() {
+    local command="$1"
+    shift
+    command -v "$command" >/dev/null && return 0
+    if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null; then
+        return 1
+    fi
+    say "installing $* (for $command)"
+    if ! DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1; then
+        # A fresh machine has no package lists yet.
+        apt-get update -qq >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    fi
+    command -v "$command" >/dev/null
+}
+
+# venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is
+# named after the digest of its requirements and of the interpreter, so a changed pin makes a new one and an
+# interrupted install is never taken for a finished one. Requirements list everything, hence --no-deps.
+venv() {
+    local name="$1" requirements="$2" digest folder log
+    need_python
+    digest="$({ cat "$requirements" && python3 -c 'import sys; print(sys.version, sys.base_prefix)'; } | sha256sum | cut -c1-12)"
+    folder="$CACHE/venv/$name-$digest"
+    if [[ ! -e "$folder/.complete" ]]; then
+        say "making the Python environment '$name' in $folder"
+        rm -rf "$folder"
+        log="$(mktemp)"
+        python3 -m venv "$folder" || die "python3 cannot make virtual environments" "Debian: apt-get install python3-venv"
+        if ! "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$requirements" >"$log" 2>&1; then
+            cat "$log" >&2
+            die "pip could not install $requirements"
+        fi
+        rm -f "$log"
+        touch "$folder/.complete"
+    fi
+    printf '%s\n' "$folder"
+}
+
+need_python() {
+    apt_need python3 python3 python3-venv || die "python3 is not installed" "Debian: apt-get install python3 python3-venv"
+    # Debian splits ensurepip off; without it a virtual environment has no pip.
+    if ! python3 -c 'import ensurepip' 2>/dev/null; then
+        if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+            say "installing python3-venv"
+            { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv; } >/dev/null
+        else
+            die "python3 cannot make virtual environments" "Debian: apt-get install python3-venv"
+        fi
+    fi
+}
+
+# cargo_deny: prints the path of the pinned cargo-deny, built on the first call. A debug build: it runs for a second,
+# an optimised one takes three times as long to make.
+cargo_deny() {
+    local root="$CACHE/tools/cargo-deny-$CARGO_DENY_VERSION"
+    if [[ ! -x "$root/bin/cargo-deny" ]]; then
+        say "building cargo-deny $CARGO_DENY_VERSION into $root (once, some minutes)"
+        # Without the caller's target directory cargo builds in a temporary one and removes it.
+        env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --no-default-features \
+            --root "$root" "cargo-deny@$CARGO_DENY_VERSION" >&2
+    fi
+    printf '%s\n' "$root/bin/cargo-deny"
+}
+
+# step NAME COMMAND...: runs one check, shows its output only if it fails, and counts it. Later steps run all the same,
+# so that one call reports everything there is to mend. With MUSTER_TALLY set the result is added to that file, one
+# line of `passed|failed TAB seconds TAB name`; `scripts/test.py` writes and sums the same lines.
+FAILED_STEPS=()
+step() {
+    local name="$1" log started seconds status=0
+    shift
+    log="$(mktemp)"
+    started="$EPOCHREALTIME"
+    "$@" >"$log" 2>&1 || status=$?
+    seconds="$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')"
+    if ((status == 0)); then
+        printf '  ok    %-44s %6s s\n' "$name" "$seconds"
+    else
+        printf '  FAIL  %-44s %6s s\n' "$name" "$seconds"
+        sed 's/^/        /' "$log"
+        FAILED_STEPS+=("$name")
+    fi
+    rm -f "$log"
+    if [[ -n "${MUSTER_TALLY:-}" ]]; then
+        printf '%s\t%s\t%s\n' "$( ((status == 0)) && echo passed || echo failed)" "$seconds" "$name" >>"$MUSTER_TALLY"
+    fi
+}
+
+# True when every step so far passed; names those that did not.
+steps_passed() {
+    if ((${#FAILED_STEPS[@]} > 0)); then
+        printf '\nfailed: %s\n' "$(printf '%s, ' "${FAILED_STEPS[@]}" | sed 's/, $//')" >&2
+        return 1
+    fi
+}

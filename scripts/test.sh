@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands: static checks, licences and bans, every test, the demo.
+# Runs all of it even when something fails, then names the slowest tests and closes with one plain line of counts.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+need_cargo
+need_python
+use_target_dir
+cd "$ROOT"
+MUSTER_TALLY="$(mktemp)"
+export MUSTER_TALLY
+trap 'rm -f "$MUSTER_TALLY"' EXIT
+
+# part NAME COMMAND...: runs something that fills the tally itself. The tally decides, so a part that failed does not stop
+# the run; one that broke without a failure in the tally is a failure all the same.
+part() {
+    local name="$1" before status=0
+    shift
+    before="$(grep -c '^failed' "$MUSTER_TALLY" || true)"
+    "$@" || status=$?
+    if ((status != 0)) && [[ "$(grep -c '^failed' "$MUSTER_TALLY" || true)" == "$before" ]]; then
+        printf 'failed\t0\t%s (status %d)\n' "$name" "$status" >>"$MUSTER_TALLY"
+    fi
+}
+
+licences() {
+    local deny
+    deny="$(cargo_deny)" || return 1
+    "$deny" check --hide-inclusion-graph bans licenses sources
+}
+
+part "static checks" scripts/check.sh --static
+say "checking licences, bans and sources (the first time builds cargo-deny: some minutes)"
+step "licences, bans and sources" licences
+part "the test runner" python3 scripts/test.py run
+say "running the demo"
+step "the demo trains a model" scripts/demo.sh
+python3 scripts/test.py summary "$MUSTER_TALLY"
