@@ -162,7 +162,9 @@ mod tests {
         assert_eq!(addresses.iter().map(|address| address.ip).collect::<HashSet<_>>().len(), 64);
         assert_eq!(addresses.iter().flat_map(|address| &address.ports).collect::<HashSet<_>>().len(), 128);
         for address in &addresses {
-            assert!(matches!(address.ip, IpAddr::V4(ip) if ip.octets()[0] == 127 && ip.octets()[1] & 0xc0 == 64));
+            assert!(
+                matches!(address.ip, IpAddr::V4(ip) if ip.octets()[0] == 127 && ip.octets()[1] & 0xc0 == 64)
+            );
             TcpListener::bind((address.ip, address.ports[0])).unwrap();
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.ports[1])).unwrap();
         }

@@ -52,7 +52,8 @@ impl Bulk {
             if let Ok(stream) = open.opener.open().await {
                 return (open.connection, stream);
             }
-            let is_next = |now: &Option<Open>| now.as_ref().is_none_or(|now| now.connection != open.connection);
+            let is_next =
+                |now: &Option<Open>| now.as_ref().is_none_or(|now| now.connection != open.connection);
             let _ = current.wait_for(is_next).await;
         }
     }

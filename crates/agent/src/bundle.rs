@@ -5,9 +5,9 @@
 
 mod copy;
 mod fetch;
-mod unpack;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 use std::collections::HashMap;
 use std::fs::{self, File, FileTimes};

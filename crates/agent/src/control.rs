@@ -23,10 +23,15 @@ const QUEUE: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// There is a connection, and it wants to know what to say first. Then it takes messages.
-    Connected { hello: oneshot::Sender<Box<Hello>>, outbound: mpsc::Sender<ToServer> },
+    Connected {
+        hello: oneshot::Sender<Box<Hello>>,
+        outbound: mpsc::Sender<ToServer>,
+    },
     Message(Box<ToAgent>),
     /// The server said something that only newer agents know.
-    Unknown { kind: String },
+    Unknown {
+        kind: String,
+    },
     Lost,
 }
 
@@ -78,7 +83,12 @@ async fn converse(opener: &Opener, events: &mpsc::Sender<Event>, welcomed: &mut 
             tracing::info!(protocol, "the server has welcomed this agent");
             *welcomed = true;
         }
-        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the server's first message is no welcome")),
+        _ => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the server's first message is no welcome",
+            ));
+        }
     }
     tokio::try_join!(listen(reader, events), speak(writer, messages)).map(|_| ())
 }

@@ -29,7 +29,8 @@ pub fn discover(declared: &[Declared]) -> Vec<Device> {
 /// without devices: an absent variable means every device, an empty one means none.
 pub fn visible(devices: &[&Device]) -> Vec<(String, String)> {
     let list = |vendor| {
-        let numbers = devices.iter().filter(|device| device.vendor == vendor).map(|device| device.index.to_string());
+        let numbers =
+            devices.iter().filter(|device| device.vendor == vendor).map(|device| device.index.to_string());
         numbers.collect::<Vec<_>>().join(",")
     };
     let mut variables = vec![

@@ -125,7 +125,8 @@ impl Pulse {
     /// Ends when the peer was silent for too long.
     pub(crate) async fn silence(&self) {
         loop {
-            let deadline = self.epoch + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed)) + SILENCE;
+            let deadline =
+                self.epoch + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed)) + SILENCE;
             if deadline <= Instant::now() {
                 return;
             }
@@ -141,7 +142,11 @@ pub(crate) struct Watched {
 }
 
 impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
         if polled.is_ready() {
             self.pulse.beat();

@@ -61,8 +61,14 @@ mod tests {
 
     #[test]
     fn what_the_user_set_stays_but_for_the_devices() {
-        let given = map(&[("HOME", "/h"), ("PATH", "/p"), ("PYTHONUNBUFFERED", ""), ("CUDA_VISIBLE_DEVICES", "0,1")]);
-        let env = complete(given, "task0.job_0123456789.1", Path::new("/o"), vec![("CUDA_VISIBLE_DEVICES".into(), String::new())]);
+        let given =
+            map(&[("HOME", "/h"), ("PATH", "/p"), ("PYTHONUNBUFFERED", ""), ("CUDA_VISIBLE_DEVICES", "0,1")]);
+        let env = complete(
+            given,
+            "task0.job_0123456789.1",
+            Path::new("/o"),
+            vec![("CUDA_VISIBLE_DEVICES".into(), String::new())],
+        );
         for (name, value) in [
             ("HOME", "/h"),
             ("PATH", "/p"),

@@ -50,10 +50,11 @@ pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     disk::make_dir(dir).map_err(failed(dir.to_owned()))?;
     let lock = lock(&dir.join("agent.lock"))?;
     let path = dir.join("agent.json");
-    // A power cut may leave nothing readable: then the records beside it are not to be trusted either.
+    // A power cut may leave nothing readable: then the records beside it are not to be trusted either, and an agent
+    // with another incarnation says so.
     let before = disk::read_json::<Identity>(&path).unwrap_or_default();
     let boot_id = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
-    let is_new_boot = before.as_ref().is_none_or(|before| before.boot_id != boot_id);
+    let is_new_boot = before.as_ref().is_some_and(|before| before.boot_id != boot_id);
     let incarnation = match before {
         Some(before) => before.incarnation,
         None => random_name().map_err(failed(path.clone()))?,
@@ -88,11 +89,16 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("agents/local");
         let first = take(&dir).unwrap();
-        assert!(first.is_new_boot && matches!(take(&dir), Err(Error::AlreadyRunning)));
+        assert!(matches!(take(&dir), Err(Error::AlreadyRunning)));
         let incarnation = first.identity.incarnation.clone();
         drop(first);
         let second = take(&dir).unwrap();
         assert!(!second.is_new_boot && second.identity.incarnation == incarnation);
+        drop(second);
+        let earlier = Identity { pid: 1, incarnation: incarnation.clone(), boot_id: "another".into() };
+        disk::write_json(&dir.join("agent.json"), &earlier).unwrap();
+        let third = take(&dir).unwrap();
+        assert!(third.is_new_boot && third.identity.incarnation == incarnation);
         let other = take(&home.path().join("agents/other")).unwrap();
         assert_ne!(other.identity.incarnation, incarnation);
     }

@@ -15,6 +15,7 @@ mod disk;
 mod environment;
 mod identity;
 mod machine;
+mod memory;
 mod options;
 mod outcome;
 mod prepare;

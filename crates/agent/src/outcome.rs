@@ -22,7 +22,9 @@ fn failure(outcome: &Outcome, timeout_ms: Option<u64>) -> Option<Reason> {
             Reason::CommandNotExecutable { command: not_executable(command, why) }
         }
         Outcome::SetupFailed { status: Status::Exited(code) } => Reason::SetupFailed { exit_code: *code },
-        Outcome::SetupFailed { status: Status::Signaled(signal) } => Reason::SetupFailed { exit_code: 128 + signal },
+        Outcome::SetupFailed { status: Status::Signaled(signal) } => {
+            Reason::SetupFailed { exit_code: 128 + signal }
+        }
         Outcome::Timeout => Reason::Timeout { limit_ms: timeout_ms.unwrap_or_default() },
         Outcome::OutOfMemory => Reason::OutOfMemory,
         // Only a stop keeps a supervisor from starting what it was given.
@@ -35,8 +37,12 @@ fn failure(outcome: &Outcome, timeout_ms: Option<u64>) -> Option<Reason> {
 /// The command with what keeps it from running, where its name alone would send people looking in the wrong place.
 fn not_executable(command: &str, why: &NotExecutable) -> String {
     match why {
-        NotExecutable::MissingInterpreter(interpreter) => format!("{command} (its first line names {interpreter})"),
-        NotExecutable::MissingLoader => format!("{command} (made for another system: its loader is not here)"),
+        NotExecutable::MissingInterpreter(interpreter) => {
+            format!("{command} (its first line names {interpreter})")
+        }
+        NotExecutable::MissingLoader => {
+            format!("{command} (made for another system: its loader is not here)")
+        }
         NotExecutable::Directory => format!("{command} (a directory)"),
         NotExecutable::Format | NotExecutable::Permission => command.to_owned(),
     }

@@ -95,7 +95,9 @@ fn check_in_place(path: &str) -> Result<(), Error> {
     }
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Err(error.into()),
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(error.into())
+        }
         _ => Err(Error::NoDirectory { path: path.to_owned() }),
     }
 }

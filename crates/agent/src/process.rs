@@ -9,9 +9,9 @@ use std::time::Duration;
 use rustix::process::{WaitOptions, wait};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::Options;
 use crate::identity::{self, Agent};
 use crate::service::{End, Service};
+use crate::{Options, memory};
 
 /// Another agent holds the directory. Not a failure: whoever started this one has an agent.
 pub const EXIT_ALREADY_RUNNING: u8 = 75;
@@ -45,7 +45,8 @@ pub fn run(options: Options) -> ExitCode {
             ExitCode::from(EXIT_ALREADY_RUNNING)
         }
         Err(error) => {
-            let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+            let source =
+                std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
             eprintln!("the agent cannot serve: {error}{source}");
             ExitCode::FAILURE
         }
@@ -53,7 +54,8 @@ pub fn run(options: Options) -> ExitCode {
 }
 
 fn serve(options: &Options) -> Result<(), Error> {
-    let agent = identity::take(&options.dir)?;
+    memory::share_heap();
+    let mut agent = identity::take(&options.dir)?;
     reap_inherited();
     loop {
         match serve_once(options, &agent)? {
@@ -62,6 +64,7 @@ fn serve(options: &Options) -> Result<(), Error> {
                 let error = replace(&path);
                 // The tasks have noticed nothing, and everything is on disk: begin again as we are.
                 tracing::error!(path = %path.display(), error = %error, "the new agent cannot be started");
+                agent.is_new_boot = false;
             }
         }
     }

@@ -150,7 +150,12 @@ pub(crate) fn scan(tasks: &Path) -> io::Result<Vec<TaskId>> {
 /// Remove the directories of all tasks of a job, also those that were forgotten, but for these.
 pub(crate) fn remove_job(tasks: &Path, job: &JobId, except: &BTreeSet<TaskId>) -> io::Result<()> {
     let of_job = scan(tasks)?.into_iter().filter(|task| task.attempt.job == *job && !except.contains(task));
-    of_job.map(|task| TaskDir::new(tasks, &task).remove()).collect()
+    let mut removed = Ok(());
+    for task in of_job {
+        // One that cannot be removed keeps no other.
+        removed = TaskDir::new(tasks, &task).remove().and(removed);
+    }
+    removed
 }
 
 #[cfg(test)]
@@ -203,8 +208,10 @@ mod tests {
         fs::write(dir.path().join("launch.json"), "SECRET=1").unwrap();
         dir.forget().unwrap();
         dir.forget().unwrap();
-        let mut left: Vec<_> =
-            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         left.sort();
         assert_eq!(left, ["forgotten.json", "output", "work"]);
         assert!(dir.work().join("file").exists());

@@ -36,7 +36,7 @@ use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
-use crate::{Options, device, disk, machine};
+use crate::{Options, device, disk, machine, memory};
 
 use hands::{Hands, Report};
 use life::{Outcome, Phase};
@@ -46,6 +46,8 @@ use table::Table;
 const MAX_ANSWERS: usize = 64;
 /// How often logs are looked at. A thousand tasks that print all the time wake the agent this often and not more.
 const LOG_PAUSE: Duration = Duration::from_millis(5);
+/// How long after the last thing that was done there is time to tidy up.
+const TIDY: Duration = Duration::from_secs(2);
 
 /// Why the agent ends.
 #[derive(Debug, PartialEq)]
@@ -76,6 +78,8 @@ pub(crate) struct Service {
     appeared: watch::Sender<()>,
     terminate: [Signal; 2],
     orphan_since: Option<Instant>,
+    /// When to give back the memory that ended tasks took.
+    tidy_at: Option<Instant>,
 }
 
 /// What is watched for.
@@ -93,14 +97,21 @@ enum Event {
     /// The server can be told more.
     Room,
     /// A step of a task is over.
-    Done { task: TaskId, report: Box<Report> },
-    SupervisorGone { task: TaskId },
+    Done {
+        task: TaskId,
+        report: Box<Report>,
+    },
+    SupervisorGone {
+        task: TaskId,
+    },
     Files(Changes<Place>),
     Logs(Changes<TaskId>),
     /// Nothing that anyone waits for.
     Nothing,
     Terminate,
     Orphaned,
+    /// Nothing was to be done for a while.
+    Quiet,
 }
 
 impl Service {
@@ -132,6 +143,7 @@ impl Service {
             appeared,
             terminate: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
             orphan_since: None,
+            tidy_at: None,
         };
         service.resume(agent.is_new_boot)?;
         service.watch_server();
@@ -167,6 +179,7 @@ impl Service {
             _ = terminate.recv() => Event::Terminate,
             _ = interrupt.recv() => Event::Terminate,
             () = wait_until(orphaned_at) => Event::Orphaned,
+            () = wait_until(self.tidy_at) => Event::Quiet,
         }
     }
 
@@ -179,6 +192,10 @@ impl Service {
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
             Event::Nothing => {}
+            Event::Quiet => {
+                self.tidy_at = None;
+                memory::give_back();
+            }
             Event::Terminate => {
                 tracing::info!("the agent was told to end; its tasks go on");
                 return Some(End::Done);
@@ -202,6 +219,7 @@ impl Service {
     }
 
     fn on_done(&mut self, id: &TaskId, report: Report) {
+        self.tidy_at = Some(Instant::now() + TIDY);
         let Some(task) = self.tasks.change(id) else { return };
         task.record = report.record;
         task.pipes = report.pipes;
@@ -212,12 +230,13 @@ impl Service {
             Outcome::Prepared => self.watch(id),
             Outcome::Launched => self.ship(id),
             Outcome::Ended(_) => self.on_ended(id),
-            Outcome::Forgotten | Outcome::Removed => return self.drop_task(id),
             _ => {}
         }
-        if let Some(task) = self.tasks.change(id) {
-            task.life.on_done(report.outcome);
+        let Some(task) = self.tasks.change(id) else { return };
+        if task.life.is_finished_by(&report.outcome) {
+            return self.drop_task(id);
         }
+        task.life.on_done(report.outcome);
         self.advance(id);
     }
 

@@ -162,7 +162,10 @@ async fn feed(
         while let Some(chunk) = cursor.next().await? {
             if chunk.offset != progress.sent() {
                 // The server once had these bytes and said so, or they would still be here.
-                return Err(io::Error::new(io::ErrorKind::NotFound, "the server wants bytes that it said it had"));
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "the server wants bytes that it said it had",
+                ));
             }
             progress.sent.store(chunk.end(), Ordering::Relaxed);
             writer.write_all(cursor.frame(&chunk)).await?;

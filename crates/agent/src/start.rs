@@ -67,10 +67,17 @@ pub(crate) fn start(
     }
 }
 
-fn launch_of(dir: &TaskDir, record: &Record, launch: &Launch, means: &Means, tree: Tree) -> supervisor::Launch {
+fn launch_of(
+    dir: &TaskDir,
+    record: &Record,
+    launch: &Launch,
+    means: &Means,
+    tree: Tree,
+) -> supervisor::Launch {
     let prepare = &record.prepare;
     let id = prepare.task.to_string();
-    let given: Vec<_> = means.devices.iter().filter(|device| prepare.devices.contains(&device.index)).collect();
+    let given: Vec<_> =
+        means.devices.iter().filter(|device| prepare.devices.contains(&device.index)).collect();
     let visible = device::visible(&given);
     let setup = launch.setup.iter().map(|argv| Step { kind: StepKind::Setup, argv: argv.clone() });
     let command = Step { kind: StepKind::Command, argv: launch.command.clone() };
@@ -102,7 +109,12 @@ pub(crate) async fn gone(watch: Watch) -> io::Result<()> {
     match watch.child {
         Some(mut child) => _ = child.try_wait(),
         // Whoever is not our child is someone else's to reap.
-        None => _ = waitid(WaitId::PidFd(descriptor.get_ref().as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG),
+        None => {
+            _ = waitid(
+                WaitId::PidFd(descriptor.get_ref().as_fd()),
+                WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
+            )
+        }
     }
     ended
 }

@@ -19,8 +19,8 @@ mod spawn;
 mod watch;
 
 pub use file::{
-    CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, STARTED, STOP, SUPERVISOR_LOG,
-    Started, Status, Step, StepKind, StopAsked,
+    CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, STARTED, STOP,
+    SUPERVISOR_LOG, Started, Status, Step, StepKind, StopAsked,
 };
 
 pub(crate) use capture::Capture;
@@ -61,10 +61,9 @@ fn supervise(dir: &Path) -> io::Result<()> {
         Ok(life) => life.run(),
         Err(error) => failed(&error),
     };
-    write_exit(dir, &exit)?;
-    // Only now, since whoever waits for the end need not wait for this.
+    // Before the end is known: after it nobody would come back for what we leave.
     tree.remove();
-    Ok(())
+    write_exit(dir, &exit)
 }
 
 /// The end of a task that never began.

@@ -27,7 +27,8 @@ use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::io::Errno;
 
 use crate::supervisor::{
-    CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, read, write,
+    CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, read,
+    write,
 };
 use crate::tree::{Process, boot_id};
 
@@ -93,7 +94,11 @@ pub struct Adopted {
 pub fn start(exe: &Path, dir: &Path, launch: &Launch) -> Result<Spawned, Error> {
     let dir = &std::path::absolute(dir).map_err(Error::io("name the directory", dir))?;
     let mut builder = fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(dir.join(LOG)).map_err(Error::io("make the directory", dir))?;
+    builder
+        .recursive(true)
+        .mode(0o700)
+        .create(dir.join(LOG))
+        .map_err(Error::io("make the directory", dir))?;
     let Some(lock) = lock(dir)? else { return Err(Error::Supervised { dir: dir.clone() }) };
     if has_log(dir)? || dir.join(EXIT).exists() {
         return Err(Error::AlreadyStarted { dir: dir.clone() });
@@ -156,9 +161,11 @@ pub fn stop(dir: &Path, grace: Duration) -> Result<(), Error> {
     // First on disk, for a supervisor that does not listen yet and for whoever buries it.
     write(dir, STOP, &asked).map_err(Error::io("write the stop", dir))?;
     match open_control(dir) {
-        Ok(mut control) => order(&mut control, Order::Stop { grace_ms }).map_err(Error::io("order the stop", dir)),
-        // Nobody has it open: the supervisor is yet to begin, and will see the file, or it is gone.
-        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(()),
+        Ok(mut control) => {
+            order(&mut control, Order::Stop { grace_ms }).map_err(Error::io("order the stop", dir))
+        }
+        // It is not there or nobody has it open: the supervisor is yet to begin, and will see the file, or it is gone.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NOENT)) => Ok(()),
         Err(error) => Err(Error::io("open the control pipe", dir)(error)),
     }
 }

@@ -107,13 +107,19 @@ impl Tree {
     /// Make a place for a task's processes. The task's environment must have `MUSTER_TASK_ID` set to `task`, which
     /// must be unique among all that run on this machine. Not being allowed a cgroup is not an error, unless that way
     /// was asked for by name. A memory limit holds only where there is a memory cgroup: see `limits_memory`.
-    pub fn prepare(task: &str, preference: Preference, memory_bytes: Option<u64>) -> Result<Tree, Unavailable> {
+    pub fn prepare(
+        task: &str,
+        preference: Preference,
+        memory_bytes: Option<u64>,
+    ) -> Result<Tree, Unavailable> {
         let cgroup2 = || cgroup2::prepare(task).map(|path| Kill::Cgroup2 { path });
         let cgroup1 = || cgroup1::prepare(task).map(|path| Kill::Cgroup1 { path });
         let kill = match preference {
             Preference::Auto => cgroup2().or_else(|_| cgroup1()).unwrap_or(Kill::Walk),
             Preference::Cgroup2 => cgroup2().map_err(|source| Unavailable { way: "cgroup v2", source })?,
-            Preference::Cgroup1 => cgroup1().map_err(|source| Unavailable { way: "the cgroup v1 freezer", source })?,
+            Preference::Cgroup1 => {
+                cgroup1().map_err(|source| Unavailable { way: "the cgroup v1 freezer", source })?
+            }
             Preference::Walk => Kill::Walk,
         };
         let memory = Memory::prepare(task, &kill, memory_bytes);
@@ -160,7 +166,8 @@ impl Tree {
     pub fn terminate(&self, group: Option<Pid>, root: Root) {
         if let Some(group) = group {
             // A group that is gone is as good as told.
-            let _ = kill_process_group(group, Signal::TERM).and_then(|()| kill_process_group(group, Signal::CONT));
+            let _ = kill_process_group(group, Signal::TERM)
+                .and_then(|()| kill_process_group(group, Signal::CONT));
         }
         for stat in self.members(root) {
             if group.is_none_or(|group| stat.group != group.as_raw_nonzero().get())

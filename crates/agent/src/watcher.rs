@@ -40,7 +40,8 @@ pub(crate) enum Changes<K: Hash + Eq> {
 impl<K: Clone + Hash + Eq> Watcher<K> {
     pub(crate) fn new() -> Watcher<K> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(io::Error::from);
-        let inotify = inotify.and_then(|inotify| register(inotify, Interest::READABLE)).inspect_err(refused).ok();
+        let inotify =
+            inotify.and_then(|inotify| register(inotify, Interest::READABLE)).inspect_err(refused).ok();
         Watcher { is_blind: inotify.is_none(), inotify, keys: HashMap::new() }
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Display {
     only_stderr: bool,
     /// The attempt that is being shown; 0 before the first output.
     attempt: u32,
+    /// What a task wrote last, as it is, was the end of a line.
+    at_line_start: bool,
 }
 
 /// What is to be written to one of our two outputs.
@@ -53,7 +55,13 @@ impl Display {
             stderr: sink(terminal::stderr_has_colours()),
             only_stderr: false,
             attempt: 0,
+            at_line_start: true,
         }
+    }
+
+    /// Whether what comes next begins a line of its own.
+    pub fn is_at_line_start(&self) -> bool {
+        self.at_line_start
     }
 
     /// The same, with all output on stderr.
@@ -77,6 +85,7 @@ impl Display {
             }
             Mode::Raw => {
                 let bytes = log_bytes(chunk)?;
+                self.at_line_start = bytes.ends_with(b"\n");
                 self.sink(chunk.stream).pending.extend_from_slice(&bytes);
             }
             Mode::Labelled(tasks) => {

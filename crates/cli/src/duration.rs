@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_api::model::Timestamp;
 use muster_api::model::quantity::{format_duration, parse_duration};
 
-/// From one moment to another; none if the clock went backwards.
+/// From one moment to another; nothing if the clock went backwards.
 pub(crate) fn between(from: Timestamp, to: Timestamp) -> Duration {
     to.duration_since(from).try_into().unwrap_or_default()
 }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn commands() -> Vec<clap::Command> {
-        let mut root = Cli::command();
+        let mut root = Cli::command().term_width(100);
         root.build();
         let mut found = Vec::new();
         for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
@@ -193,6 +193,17 @@ mod tests {
             let has_json = command.get_arguments().any(|argument| argument.get_id() == "json");
             assert!(has_json || command.has_subcommands(), "`{name}` has no --json");
         }
+    }
+
+    /// The reference of the command line: whoever changes it sees what users will.
+    #[test]
+    fn the_help_of_every_command_is_as_it_was() {
+        let mut text = String::new();
+        for mut command in commands().into_iter().filter(|command| !command.is_hide_set()) {
+            let help = command.render_help();
+            text.push_str(&format!("==== {}\n{help}\n", command.get_name()));
+        }
+        insta::assert_snapshot!("help", text);
     }
 
     #[test]

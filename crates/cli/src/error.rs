@@ -84,6 +84,12 @@ impl Error {
     }
 
     #[must_use]
+    pub fn detail(mut self, line: String) -> Self {
+        self.details.push(line);
+        self
+    }
+
+    #[must_use]
     pub fn details(mut self, details: Vec<String>) -> Self {
         self.details = details;
         self

@@ -1,31 +1,72 @@
 //! Reading a job's log to its end, across any number of lost connections and dead servers, each byte once.
+//!
+//! A task of its own does the reading. It may be in the middle of starting a server, with other commands waiting for
+//! its lock, while whoever shows the log waits for the user's answer to a question.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use muster_api::client::{self, EventItem, LogItem, Logs};
 use muster_api::view::{EventsQuery, LogChunk, LogsQuery, StreamEnd};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::session::{Patience, Session};
 
-/// A job's log.
-pub(crate) struct LogFollow<'a> {
-    session: &'a Session,
-    job: &'a str,
+/// Pieces read ahead of whoever shows them: enough that neither waits for the other in turns.
+const AHEAD: usize = 16;
+
+/// A job's log, as it comes.
+pub(crate) struct LogFollow {
+    items: mpsc::Receiver<Result<LogItem, Error>>,
+    /// Owns the task that reads, and ends it.
+    _reader: JoinSet<()>,
+}
+
+impl LogFollow {
+    pub fn start(session: &Arc<Session>, job: &str, query: LogsQuery) -> Self {
+        let mut reader = LogReader {
+            session: session.clone(),
+            job: job.to_owned(),
+            query,
+            cursor: Cursor::default(),
+            stream: None,
+            patience: Patience::default(),
+        };
+        let (sender, items) = mpsc::channel(AHEAD);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            loop {
+                let item = reader.next().await;
+                let is_last = !matches!(item, Ok(LogItem::Chunk(_)));
+                if sender.send(item).await.is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Self { items, _reader: task }
+    }
+
+    /// The next piece, or the end. A call that is cancelled loses nothing.
+    pub async fn next(&mut self) -> Result<LogItem, Error> {
+        let gone = || Err(Error::failed("the log was read to its end already"));
+        self.items.recv().await.unwrap_or_else(gone)
+    }
+}
+
+struct LogReader {
+    session: Arc<Session>,
+    job: String,
     query: LogsQuery,
     cursor: Cursor,
     stream: Option<Logs>,
     patience: Patience,
 }
 
-impl<'a> LogFollow<'a> {
-    pub fn new(session: &'a Session, job: &'a str, query: LogsQuery) -> Self {
-        Self { session, job, query, cursor: Cursor::default(), stream: None, patience: Patience::default() }
-    }
-
-    /// The next piece, or the end.
-    pub async fn next(&mut self) -> Result<LogItem, Error> {
+impl LogReader {
+    async fn next(&mut self) -> Result<LogItem, Error> {
         loop {
             match self.read().await {
                 Ok(LogItem::Chunk(chunk)) => {
@@ -49,7 +90,7 @@ impl<'a> LogFollow<'a> {
             return stream.next().await;
         }
         let query = LogsQuery { cursor: self.cursor.text(), ..self.query.clone() };
-        let stream = self.session.client().logs(self.job, &query).await?;
+        let stream = self.session.client().logs(&self.job, &query).await?;
         self.stream.insert(stream).next().await
     }
 }

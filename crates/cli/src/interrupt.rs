@@ -57,7 +57,7 @@ impl Interrupts {
     }
 
     async fn ask(&mut self, job: &str) -> Wish {
-        terminal::to_stderr(&format!("\n{job} runs on. [s]top it, [d]etach, [c]ontinue watching? "));
+        terminal::to_stderr(&format!("\n[s]top {job}, [d]etach from it, or [c]ontinue? "));
         loop {
             let answer = tokio::select! {
                 answer = line() => answer,

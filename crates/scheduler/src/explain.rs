@@ -1,6 +1,7 @@
 //! Why a gang waits, in words a user understands, and what would help.
 
-use muster_model::quantity::format_bytes;
+use muster_model::node::Device;
+use muster_model::quantity::{DeviceRequest, format_bytes};
 
 use crate::fit::{Free, fits_ever, place_some};
 use crate::{Need, Waiting};
@@ -43,8 +44,11 @@ pub fn explain(nodes: &[Free], waiting: &Waiting, ahead: usize) -> Option<Obstac
     }
     Some(Obstacle {
         code: "no_capacity",
-        summary: format!("waits for room: {placed} of its {gang} tasks would fit now"),
-        constraint: format!("needs {} on each of {gang} tasks at once; {}", needs(need), free(nodes, need)),
+        summary: match gang {
+            1 => "waits for room on a node".into(),
+            _ => format!("waits for room: {placed} of its {gang} tasks would fit now"),
+        },
+        constraint: format!("{}; {}", asks(need, *gang), free(nodes, need)),
         help: smaller(nodes, waiting, placed),
     })
 }
@@ -68,7 +72,7 @@ fn never_fits(nodes: &[Free], gang: u32, need: &Need) -> Obstacle {
     Obstacle {
         code: "never_fits",
         summary: "it can never start here: it asks for more than there is".into(),
-        constraint: format!("needs {} on each of {gang} tasks; {}", needs(need), has(nodes, need)),
+        constraint: format!("{}; {}", asks(need, gang), has(nodes, need)),
         help,
     }
 }
@@ -90,7 +94,7 @@ fn smaller(nodes: &[Free], waiting: &Waiting, placed: usize) -> String {
     if let Some(request) = &waiting.need.devices {
         for count in (1..request.count).rev() {
             let mut tried = waiting.clone();
-            tried.need.devices = Some(muster_model::quantity::DeviceRequest { count, ..request.clone() });
+            tried.need.devices = Some(DeviceRequest { count, ..request.clone() });
             if place_some(nodes, &tried).len() == waiting.nodes as usize {
                 return format!(
                     "starts now with {count} devices instead of {}, or as asked when running jobs end",
@@ -102,11 +106,20 @@ fn smaller(nodes: &[Free], waiting: &Waiting, placed: usize) -> String {
     "it starts when running jobs end (`muster ps`)".into()
 }
 
-fn matching<'a>(
-    node: &'a Free,
-    request: &muster_model::quantity::DeviceRequest,
-) -> Vec<&'a muster_model::node::Device> {
+fn matching<'a>(node: &'a Free, request: &DeviceRequest) -> Vec<&'a Device> {
     node.capacity.devices.iter().filter(|device| device.satisfies(request)).collect()
+}
+
+/// What the gang asks for, whole.
+fn asks(need: &Need, gang: u32) -> String {
+    match gang {
+        1 => format!("needs {}", needs(need)),
+        _ => format!("needs {} for each of {gang} tasks at once", needs(need)),
+    }
+}
+
+fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 fn needs(need: &Need) -> String {
@@ -155,13 +168,13 @@ fn describe(
     nodes: &[Free],
     need: &Need,
     what: &str,
-    devices: impl Fn(&Free, &muster_model::quantity::DeviceRequest) -> u64,
+    devices: impl Fn(&Free, &DeviceRequest) -> u64,
     amounts: impl Fn(&Free) -> (u64, u64, u64),
 ) -> String {
     let total = |pick: fn((u64, u64, u64)) -> u64| nodes.iter().map(|node| pick(amounts(node))).sum::<u64>();
     let mut parts = Vec::new();
     if let Some(request) = &need.devices {
-        parts.push(format!("{} such devices", nodes.iter().map(|node| devices(node, request)).sum::<u64>()));
+        parts.push(counted(nodes.iter().map(|node| devices(node, request)).sum(), "such device"));
     }
     if need.cpu_millis > 0 {
         parts.push(format!("{} CPUs", total(|amounts| amounts.0) as f64 / 1000.0));
@@ -170,11 +183,8 @@ fn describe(
         parts.push(format!("{} of memory", format_bytes(total(|amounts| amounts.1))));
     }
     if parts.is_empty() {
-        parts.push(format!("{} slots", total(|amounts| amounts.2)));
+        parts.push(counted(total(|amounts| amounts.2), "slot"));
     }
-    let count = match nodes.len() {
-        1 => "one node".to_owned(),
-        many => format!("{many} nodes"),
-    };
-    format!("{count} with {} {what}", parts.join(", "))
+    let verb = if nodes.len() == 1 { "has" } else { "have" };
+    format!("{} {verb} {} {what}", counted(nodes.len() as u64, "node"), parts.join(", "))
 }

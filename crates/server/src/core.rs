@@ -183,9 +183,10 @@ impl Core {
     fn drop_finished(&mut self, batch: &Batch) {
         for id in batch.jobs.keys() {
             if self.jobs.get(id).is_some_and(|live| live.job.state.is_terminal())
-                && let Some(live) = self.jobs.remove(id) {
-                    self.release_name(&live.name);
-                }
+                && let Some(live) = self.jobs.remove(id)
+            {
+                self.release_name(&live.name);
+            }
         }
     }
 

@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::core::Input;
 use crate::state::Shared;
 
-/// How soon a start that brought no agent is repeated; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// How soon a start that brought no agent is repeated; it doubles up to the longest. The first is short, because an
+/// agent that just died may still seem to run.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Runs until cancelled.

@@ -21,8 +21,8 @@ impl Process {
     }
 }
 
-/// Every living process of this data directory: server, agent, supervisors and tasks alike. It is in their environment,
-/// or they work in it.
+/// Every living process of this data directory: server, agent, supervisors and tasks alike. It is in their environment
+/// or command line, or they work in it.
 pub fn of_home(home: &Path) -> Vec<Process> {
     let mark = format!("MUSTER_HOME={}", home.display()).into_bytes();
     // A task that was given a clean environment still has this.
@@ -31,6 +31,7 @@ pub fn of_home(home: &Path) -> Vec<Process> {
         let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environ.split(|byte| *byte == 0).any(|entry| entry == mark || entry.starts_with(&output))
             || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(home))
+            || words(pid).iter().any(|word| Path::new(word) == home)
     })
 }
 

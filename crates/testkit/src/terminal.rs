@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::wait::{DEADLINE, wait_for};
@@ -69,6 +70,13 @@ impl Terminal {
     /// Presses keys; `\x03` is Ctrl-C.
     pub fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("the terminal takes keys");
+    }
+
+    /// Closes the window: the kernel tells whoever had the terminal.
+    pub fn hang_up(self) -> (ExitStatus, String) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+        kill_process(pid, Signal::HUP).expect("a child that nobody has waited for can be signalled");
+        self.finish()
     }
 
     /// Waits for the command's end.

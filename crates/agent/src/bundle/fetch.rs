@@ -133,7 +133,10 @@ impl Spool {
             }
             let digest = self.hasher.finalize().to_hex();
             if ChunkId::from_digest(&digest).as_ref() != Ok(&chunk.id) {
-                return Err(io::Error::new(ErrorKind::InvalidData, "a chunk arrived that is not what was asked for"));
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    "a chunk arrived that is not what was asked for",
+                ));
             }
             self.verified += 1;
             self.filled = 0;

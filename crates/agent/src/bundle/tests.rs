@@ -9,7 +9,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use proptest::collection::vec;
-use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 use tar::{EntryType, Header};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -119,7 +121,8 @@ fn path() -> impl Strategy<Value = Vec<u8>> {
 fn node() -> impl Strategy<Value = Node> {
     let mode = prop_oneof![Just(0o644), Just(0o755), Just(0o400), Just(0o600)];
     let directory_mode = prop_oneof![Just(0o755), Just(0o700), Just(0o555)];
-    let target = prop_oneof![Just(b"a".to_vec()), Just(b"../outside".to_vec()), Just(b"/etc/passwd".to_vec())];
+    let target =
+        prop_oneof![Just(b"a".to_vec()), Just(b"../outside".to_vec()), Just(b"/etc/passwd".to_vec())];
     prop_oneof![
         (mode, vec(any::<u8>(), 0..600)).prop_map(|(mode, content)| Node::File { mode, content }),
         directory_mode.prop_map(|mode| Node::Directory { mode }),
@@ -132,10 +135,16 @@ fn whole_tree() -> impl Strategy<Value = BTreeMap<Vec<u8>, Node>> {
     vec((path(), node()), 0..12).prop_map(|entries| {
         let mut tree: BTreeMap<Vec<u8>, Node> = BTreeMap::new();
         for (path, node) in entries {
-            let parents: Vec<_> =
-                path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| path[..at].to_vec()).collect();
+            let parents: Vec<_> = path
+                .iter()
+                .enumerate()
+                .filter(|(_, byte)| **byte == b'/')
+                .map(|(at, _)| path[..at].to_vec())
+                .collect();
             let fits = !tree.contains_key(&path)
-                && parents.iter().all(|parent| matches!(tree.get(parent), None | Some(Node::Directory { .. })));
+                && parents
+                    .iter()
+                    .all(|parent| matches!(tree.get(parent), None | Some(Node::Directory { .. })));
             if fits {
                 for parent in parents {
                     tree.entry(parent).or_insert(Node::Directory { mode: 0o755 });
@@ -187,9 +196,8 @@ fn hostile_header() -> impl Strategy<Value = (Header, Vec<u8>)> {
             Just(EntryType::GNUSparse), Just(EntryType::XHeader), Just(EntryType::GNULongLink),
         ],
     ];
-    let other = (kind, any::<u32>(), vec(any::<u8>(), 0..40)).prop_map(|(kind, mode, content)| {
-        (header(kind, mode & 0o7777, content.len() as u64), content)
-    });
+    let other = (kind, any::<u32>(), vec(any::<u8>(), 0..40))
+        .prop_map(|(kind, mode, content)| (header(kind, mode & 0o7777, content.len() as u64), content));
     let targets = [b"..".as_slice(), b"../outside", b"/", b"a", b"../outside/file", b"."];
     let links = proptest::sample::select(targets.to_vec()).prop_map(|target| (link(target), Vec::new()));
     prop_oneof![3 => other, 2 => links]
@@ -302,7 +310,12 @@ fn names_and_times_of_other_archivers_are_understood() {
     let name = "d/naïve\nname";
     let pair = format!(" path={name}\n");
     let attributes = format!("{}{pair}", pair.len() + 2);
-    raw_entry(&mut archive, header(EntryType::XHeader, 0, attributes.len() as u64), b"x", attributes.as_bytes());
+    raw_entry(
+        &mut archive,
+        header(EntryType::XHeader, 0, attributes.len() as u64),
+        b"x",
+        attributes.as_bytes(),
+    );
     raw_entry(&mut archive, header(EntryType::Regular, 0o4755, 1), b"short", b"y");
     unpack(archive.as_slice(), &place.root).unwrap();
     let metadata = fs::metadata(place.root.join(name)).unwrap();

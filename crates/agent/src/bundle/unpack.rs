@@ -172,7 +172,8 @@ impl Unpacker {
         let components = &name.components[..depth];
         if self.parent.as_ref().is_none_or(|(at, _)| at != components) {
             let failed = |errno| name.failed(errno);
-            let mut at = self.root.try_clone().map_err(|source| Error::Write { name: name.text(), source })?;
+            let mut at =
+                self.root.try_clone().map_err(|source| Error::Write { name: name.text(), source })?;
             for component in components {
                 at = open_or_make(&at, component).map_err(failed)?;
             }

@@ -169,7 +169,10 @@ mod tests {
 ";
 
     fn seen(table: &str) -> Vec<(u32, String, u64)> {
-        parse(table).into_iter().map(|device| (device.index, device.model, device.memory_bytes >> 20)).collect()
+        parse(table)
+            .into_iter()
+            .map(|device| (device.index, device.model, device.memory_bytes >> 20))
+            .collect()
     }
 
     #[test]
@@ -187,7 +190,13 @@ mod tests {
 
     #[test]
     fn what_is_not_such_a_table_has_no_devices() {
-        for text in ["", "npu-smi: command failed", "| 0 | 1 |", "| 0 910B3 | OK | 1 |\n", "| a | b | c |\n| 0 | x | 1 / y |"] {
+        for text in [
+            "",
+            "npu-smi: command failed",
+            "| 0 | 1 |",
+            "| 0 910B3 | OK | 1 |\n",
+            "| a | b | c |\n| 0 | x | 1 / y |",
+        ] {
             assert_eq!(parse(text), [], "{text}");
         }
     }

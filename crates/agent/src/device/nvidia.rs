@@ -33,17 +33,24 @@ fn read(nvml: &Nvml, index: u32) -> Option<Device> {
             simulated: false,
         })
     };
-    read().inspect_err(|error| tracing::warn!(index, %error, "an NVIDIA device does not answer and is left out")).ok()
+    read()
+        .inspect_err(
+            |error| tracing::warn!(index, %error, "an NVIDIA device does not answer and is left out"),
+        )
+        .ok()
 }
 
 /// What people call it: `H100` for `NVIDIA H100 80GB HBM3`, `A100` for `NVIDIA A100-SXM4-40GB`, `RTX-4090` for
 /// `NVIDIA GeForce RTX 4090`.
 fn short_name(name: &str) -> String {
-    let mut words = name.split_ascii_whitespace().skip_while(|word| matches!(*word, "NVIDIA" | "Tesla" | "GeForce" | "Quadro"));
+    let mut words = name
+        .split_ascii_whitespace()
+        .skip_while(|word| matches!(*word, "NVIDIA" | "Tesla" | "GeForce" | "Quadro"));
     let Some(first) = words.next() else { return name.to_owned() };
     // Consumer and workstation boards carry their number in the words after the line's name.
     if matches!(first, "RTX" | "GTX" | "TITAN") {
-        let rest: Vec<&str> = words.take_while(|word| !word.ends_with("GB") && *word != "Generation").collect();
+        let rest: Vec<&str> =
+            words.take_while(|word| !word.ends_with("GB") && *word != "Generation").collect();
         return std::iter::once(first).chain(rest).collect::<Vec<_>>().join("-");
     }
     first.split('-').next().unwrap_or(first).to_owned()

@@ -64,11 +64,7 @@ pub(super) struct Hands {
 
 impl Hands {
     pub(super) fn new(options: &Options, tasks_dir: PathBuf, means: Means, devices: &[Device]) -> Hands {
-        let start = start::Means {
-            exe: options.exe.clone(),
-            tree: options.tree,
-            devices: devices.to_vec(),
-        };
+        let start = start::Means { exe: options.exe.clone(), tree: options.tree, devices: devices.to_vec() };
         Hands { tasks_dir, node: options.node.clone(), means, start }
     }
 
@@ -85,7 +81,12 @@ impl Hands {
     }
 
     /// A step, to be run. Lends it the task's pipes.
-    pub(super) fn step(&self, id: &TaskId, task: &mut Task, step: Step) -> impl Future<Output = Event> + use<> {
+    pub(super) fn step(
+        &self,
+        id: &TaskId,
+        task: &mut Task,
+        step: Step,
+    ) -> impl Future<Output = Event> + use<> {
         let work = Work {
             id: id.clone(),
             dir: task.dir.clone(),
@@ -112,7 +113,11 @@ impl Hands {
     }
 
     /// Remove what is left of a job's tasks, but for those that have a life of their own here.
-    pub(super) fn remove_rest(&self, job: JobId, known: BTreeSet<TaskId>) -> impl Future<Output = Event> + use<> {
+    pub(super) fn remove_rest(
+        &self,
+        job: JobId,
+        known: BTreeSet<TaskId>,
+    ) -> impl Future<Output = Event> + use<> {
         let tasks_dir = self.tasks_dir.clone();
         async move {
             let name = job.to_string();
@@ -151,7 +156,12 @@ impl Work {
             }
             Ok((work, Err(error))) => (work.report(Outcome::Failed), Some(words(&error))),
             Err(error) => {
-                let report = Report { outcome: Outcome::Failed, record: record.clone(), pipes: None, supervisor: None };
+                let report = Report {
+                    outcome: Outcome::Failed,
+                    record: record.clone(),
+                    pipes: None,
+                    supervisor: None,
+                };
                 (report, Some(words(&error)))
             }
         };
@@ -259,8 +269,10 @@ impl Work {
         }
         let mut end = outcome::task_end(exit, self.record.timeout_ms);
         end.failure = instead.or(end.failure);
-        let started = read::<Started>(self.dir.path(), STARTED)?;
-        self.ended(end, exit.ended_at, started.map(|started| started.started_at))
+        let started = read::<Started>(self.dir.path(), STARTED)?.map(|started| started.started_at);
+        // A process may be over before its supervisor could write down that it is there.
+        let started_at = started.or(exit.status.map(|_| exit.ended_at));
+        self.ended(end, exit.ended_at, started_at)
     }
 
     fn forget(&mut self) -> Result<Found, Error> {

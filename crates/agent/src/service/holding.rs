@@ -25,7 +25,9 @@ impl Service {
                 Ok(Found::Record(record)) => self.resume_task(&id, dir, *record, is_new_boot),
                 Ok(Found::Forgotten(_) | Found::Nothing) => {}
                 // The server will miss it and say what is to become of it.
-                Err(error) => tracing::error!(task = %id, error = %error, "a record cannot be read and is left alone"),
+                Err(error) => {
+                    tracing::error!(task = %id, error = %error, "a record cannot be read and is left alone")
+                }
             }
         }
         Ok(())

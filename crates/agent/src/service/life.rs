@@ -21,7 +21,9 @@ pub(super) enum Phase {
     Ready,
     /// It was given to a supervisor, of which nothing was heard yet.
     Launching,
-    Running { at: Timestamp },
+    Running {
+        at: Timestamp,
+    },
     Ended(Box<Ended>),
 }
 
@@ -51,15 +53,21 @@ pub(super) enum Outcome {
     /// Nobody wants it any more.
     Abandoned,
     /// It cannot be prepared or launched, and why.
-    Impossible { failure: Reason },
+    Impossible {
+        failure: Reason,
+    },
     Launched,
     /// The supervisor knows that it is to stop.
-    Told { grace_ms: u64 },
+    Told {
+        grace_ms: u64,
+    },
     /// No supervisor was ever there, and none will come.
     NotStarted,
     /// A supervisor is there, and nothing runs yet.
     Starting,
-    Running { at: Timestamp },
+    Running {
+        at: Timestamp,
+    },
     Ended(Box<Ended>),
     Forgotten,
     Removed,
@@ -137,18 +145,28 @@ impl Life {
         self.stop_ms.is_some() || self.remove
     }
 
+    /// Whether nothing is left to do for a task of which this became.
+    pub(super) fn is_finished_by(&self, outcome: &Outcome) -> bool {
+        // A removal that was asked for while it was being forgotten is still to come.
+        matches!(outcome, Outcome::Removed) || (matches!(outcome, Outcome::Forgotten) && !self.remove)
+    }
+
     /// It is over before it began, for a reason that is known already.
     pub(super) fn refuse(&mut self, failure: Reason) {
         self.impossible = Some(failure);
     }
 
     pub(super) fn on_launch(&mut self, launch: Box<Launch>) {
-        if matches!(self.phase, Phase::Preparing | Phase::Ready | Phase::Launching) {
-            self.launch = Some(launch);
+        match self.phase {
+            Phase::Preparing | Phase::Ready | Phase::Launching => self.launch = Some(launch),
+            Phase::Running { .. } | Phase::Ended(_) => self.repeat(),
         }
     }
 
     pub(super) fn on_stop(&mut self, grace_ms: u64) {
+        if !self.is_live() {
+            self.repeat();
+        }
         self.stop_ms = Some(self.stop_ms.map_or(grace_ms, |asked| asked.min(grace_ms)));
     }
 
@@ -242,7 +260,9 @@ impl Life {
             (Phase::Ready | Phase::Launching, Some(address)) => {
                 (ReportPhase::Ready { address: address.clone() }, Said::Ready)
             }
-            (Phase::Preparing | Phase::Ready | Phase::Launching, _) => (ReportPhase::Preparing, Said::Nothing),
+            (Phase::Preparing | Phase::Ready | Phase::Launching, _) => {
+                (ReportPhase::Preparing, Said::Nothing)
+            }
         };
         self.said = said;
         phase

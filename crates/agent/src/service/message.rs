@@ -58,7 +58,9 @@ impl Service {
             ToAgent::Remove { job } => self.on_remove(&job),
             ToAgent::Upgrade { path } => return on_upgrade(path.into()),
             ToAgent::Shutdown => return self.on_shutdown(),
-            ToAgent::Unsupported { what } => tracing::warn!(what, "the server does not know what this agent said"),
+            ToAgent::Unsupported { what } => {
+                tracing::warn!(what, "the server does not know what this agent said")
+            }
             ToAgent::Welcome { .. } | ToAgent::Ping => {}
         }
         None
@@ -85,7 +87,6 @@ impl Service {
         let id = launch.task.clone();
         match self.tasks.change(&id) {
             Some(task) => {
-                task.life.repeat();
                 task.life.on_launch(launch);
                 self.advance(&id);
             }
@@ -100,7 +101,6 @@ impl Service {
     fn on_stop(&mut self, id: &TaskId, grace_ms: u64) {
         match self.tasks.change(id) {
             Some(task) => {
-                task.life.repeat();
                 task.life.on_stop(grace_ms);
                 self.advance(id);
             }

@@ -111,10 +111,8 @@ impl Table {
     /// The next thing that the server has to be told.
     pub(super) fn next_message(&mut self) -> Option<ToServer> {
         while let Some(id) = self.unsaid.first() {
-            let message = self
-                .tasks
-                .get_mut(id)
-                .and_then(|task| task.life.message(id, task.record.address.as_ref()));
+            let message =
+                self.tasks.get_mut(id).and_then(|task| task.life.message(id, task.record.address.as_ref()));
             if message.is_some() {
                 return message;
             }

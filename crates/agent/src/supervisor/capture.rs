@@ -36,7 +36,9 @@ impl Capture {
     /// unfinished record is finished from its pipe or, without one, ends with what there is of it.
     pub(crate) fn resume(dir: SegmentDir, pipes: [Option<BorrowedFd<'_>>; 2]) -> io::Result<Capture> {
         let whole = dir.whole_end().map_err(io::Error::other)?;
-        let Some(start) = dir.start_for(whole).map_err(io::Error::other)? else { return Capture::create(dir) };
+        let Some(start) = dir.start_for(whole).map_err(io::Error::other)? else {
+            return Capture::create(dir);
+        };
         let file = dir.open_segment(start).map_err(io::Error::other)?;
         let mut capture = Capture { dir, start, length: whole - start, file, copy_buffer: None };
         capture.finish(pipes)?;

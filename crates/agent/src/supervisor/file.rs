@@ -203,7 +203,10 @@ pub(crate) fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Op
     };
     let Versioned { format } = serde_json::from_slice(&bytes)?;
     if format > FORMAT {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("{name} has the newer format {format}")));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("{name} has the newer format {format}"),
+        ));
     }
     Ok(Some(serde_json::from_slice(&bytes)?))
 }

@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use super::capture::Capture;
+use super::complain;
 use super::control::Control;
 use super::file::{
     Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
 };
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
-use super::complain;
 use crate::tree::{Kill, Process, Root, boot_id};
 
 /// How long output is awaited after the whole tree is dead. Only a process that left the tree can still hold a pipe.
@@ -93,7 +93,11 @@ impl Life {
         Exit {
             format: FORMAT,
             outcome,
-            status: self.running.as_ref().filter(|running| running.failure.is_none()).and_then(|step| step.status),
+            status: self
+                .running
+                .as_ref()
+                .filter(|running| running.failure.is_none())
+                .and_then(|step| step.status),
             stopped: self.stopped,
             ended_at,
             log_bytes: self.watch.log_end(),
@@ -121,7 +125,8 @@ impl Life {
     /// A stop may have been asked for before we listened, or while the step before this one ended.
     fn look_for_stop(&mut self) -> io::Result<()> {
         let mut orders = self.watch.orders();
-        let early = read::<StopAsked>(&self.dir, STOP)?.map(|StopAsked { grace_ms }| Order::Stop { grace_ms });
+        let early =
+            read::<StopAsked>(&self.dir, STOP)?.map(|StopAsked { grace_ms }| Order::Stop { grace_ms });
         orders.extend(early);
         orders.into_iter().for_each(|order| self.on_order(order));
         self.on_time();
@@ -159,7 +164,10 @@ impl Life {
         }
         let status = running.status?;
         // What we killed ourselves did not die of hunger, whatever happened to it before.
-        if !status.is_success() && !self.stopped && self.launch.tree.oom_kills().is_some_and(|kills| kills > 0) {
+        if !status.is_success()
+            && !self.stopped
+            && self.launch.tree.oom_kills().is_some_and(|kills| kills > 0)
+        {
             return Some(Outcome::OutOfMemory);
         }
         match (kind, status) {
@@ -206,6 +214,10 @@ impl Life {
             return;
         }
         self.stop = Some(Stop { kill_at, is_timeout, is_killed: false });
+        self.terminate();
+    }
+
+    fn terminate(&self) {
         if self.has_children {
             self.launch.tree.terminate(self.running.as_ref().map(|running| running.pid), Root::Children);
         }
@@ -234,7 +246,13 @@ impl Life {
             Ok(Failure::BYTES) => running.failure = Some(running.program.explain(&bytes)),
             // Nothing, when exec has closed the other end. A child that was killed before looks the same, and its
             // status will tell.
-            Ok(_) | Err(_) => self.write_started(),
+            Ok(_) | Err(_) => {
+                self.write_started();
+                // A child that has just been cloned still ignores what we ignore, so the first signal may be lost.
+                if self.stop.is_some() {
+                    self.terminate();
+                }
+            }
         }
     }
 

@@ -17,23 +17,34 @@ pub(super) fn candidates(command: &str, env: &BTreeMap<String, String>) -> Vec<P
         return vec![PathBuf::from(command)];
     }
     let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
-    path.split(':').map(|directory| Path::new(if directory.is_empty() { "." } else { directory }).join(command)).collect()
+    path.split(':')
+        .map(|directory| Path::new(if directory.is_empty() { "." } else { directory }).join(command))
+        .collect()
 }
 
 /// Why none of the candidates could be run. `error` is the kernel's last word, on the candidate `tried`.
-pub(super) fn explain(command: &str, tried: &Path, candidates: &[PathBuf], cwd: &Path, error: &io::Error) -> Outcome {
+pub(super) fn explain(
+    command: &str,
+    tried: &Path,
+    candidates: &[PathBuf],
+    cwd: &Path,
+    error: &io::Error,
+) -> Outcome {
     let command = command.to_owned();
     let not_executable = |why| Outcome::NotExecutable { command: command.clone(), why };
     match error.raw_os_error() {
         // The kernel says the same of a missing program and of one whose interpreter is missing.
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => {
-            let existing = candidates.iter().map(|candidate| cwd.join(candidate)).find(|candidate| candidate.is_file());
+            let existing =
+                candidates.iter().map(|candidate| cwd.join(candidate)).find(|candidate| candidate.is_file());
             match existing {
                 Some(file) => not_executable(missing_interpreter(&file)),
                 None => Outcome::NotFound { command },
             }
         }
-        Some(libc::EACCES | libc::EPERM) if cwd.join(tried).is_dir() => not_executable(NotExecutable::Directory),
+        Some(libc::EACCES | libc::EPERM) if cwd.join(tried).is_dir() => {
+            not_executable(NotExecutable::Directory)
+        }
         Some(libc::EACCES | libc::EPERM) => not_executable(NotExecutable::Permission),
         Some(libc::ENOEXEC) => not_executable(NotExecutable::Format),
         _ => Outcome::LaunchFailed { message: format!("`{command}` cannot be run: {error}") },

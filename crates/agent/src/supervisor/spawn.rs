@@ -45,7 +45,11 @@ impl Program {
         let env = launch.env.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
         Ok(Program {
             files: candidates.iter().map(|file| c_path(file)).collect::<io::Result<_>>()?,
-            argv: step.argv.iter().map(|argument| CString::new(argument.as_str())).collect::<Result<_, _>>()?,
+            argv: step
+                .argv
+                .iter()
+                .map(|argument| CString::new(argument.as_str()))
+                .collect::<Result<_, _>>()?,
             env: env.collect::<Result<_, _>>()?,
             directory: c_path(&launch.cwd)?,
             cwd: launch.cwd.clone(),
@@ -61,7 +65,8 @@ impl Program {
         let error = io::Error::from_raw_os_error(failure.errno);
         match failure.stage {
             Stage::EXEC => {
-                let tried = self.candidates.get(failure.candidate as usize).map_or(Path::new(""), PathBuf::as_path);
+                let tried =
+                    self.candidates.get(failure.candidate as usize).map_or(Path::new(""), PathBuf::as_path);
                 program::explain(&self.command, tried, &self.candidates, &self.cwd, &error)
             }
             Stage::DIRECTORY => program::explain_directory(&self.cwd, &error),
@@ -176,7 +181,7 @@ impl Child<'_> {
                 arguments.cgroup = place as u64;
                 // SAFETY: the arguments are valid and without CLONE_VM, so the child has memory of its own and goes on
                 // here as after a fork. There is one thread, so no lock can be held by another one.
-                unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, mem::size_of_val(&arguments)) as i32 }
+                unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of_val(&arguments)) as i32 }
             }
             // SAFETY: as above.
             None => unsafe { libc::fork() },
@@ -209,6 +214,7 @@ impl Child<'_> {
     unsafe fn try_run(&self) -> Failure {
         // SAFETY: system calls only, with valid pointers.
         unsafe {
+            reset_signals();
             libc::setsid();
             for door in self.doors {
                 if libc::write(door.as_raw_fd(), c"0".as_ptr().cast(), 1) < 0 {
@@ -226,7 +232,6 @@ impl Child<'_> {
             if let Some(mask) = self.umask {
                 libc::umask(mask as libc::mode_t);
             }
-            reset_signals();
             self.exec()
         }
     }

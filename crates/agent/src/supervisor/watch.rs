@@ -63,7 +63,8 @@ impl Watch {
         }
         for stream in Stream::ALL {
             let events = ready.streams[stream.index()];
-            if !events.is_empty() {
+            // A program's start is written down before its first output, which can wait for the next turn.
+            if !events.is_empty() && !ready.report {
                 self.keep(stream, events.contains(PollFlags::HUP));
             }
         }
@@ -88,7 +89,8 @@ impl Watch {
         let mut fds = Vec::with_capacity(5);
         fds.push(PollFd::new(&self.children, PollFlags::IN));
         fds.push(PollFd::new(&self.control, PollFlags::IN));
-        let [out, err] = Stream::ALL.map(|stream| self.sources[stream.index()].is_open(now).then_some(stream));
+        let [out, err] =
+            Stream::ALL.map(|stream| self.sources[stream.index()].is_open(now).then_some(stream));
         let (stdin, stdout) = (stdin(), stdout());
         fds.extend(out.map(|_| PollFd::new(&stdin, PollFlags::IN)));
         fds.extend(err.map(|_| PollFd::new(&stdout, PollFlags::IN)));

@@ -42,10 +42,11 @@ pub fn bury(dir: &Path, pipes: Option<Pipes>) -> Result<Exit, Error> {
         log_bytes,
         survivors,
     };
-    write(dir, EXIT, &exit).map_err(Error::io("write the exit status", dir))?;
+    // Before the end is known: after it nobody would come back for them.
     if let Some(launch) = &launch {
         launch.tree.remove();
     }
+    write(dir, EXIT, &exit).map_err(Error::io("write the exit status", dir))?;
     Ok(exit)
 }
 
@@ -73,7 +74,8 @@ fn save_output(dir: &Path, pipes: Option<&Pipes>) -> io::Result<u64> {
         let fds = open.iter().map(|stream| pipes.each()[stream.index()]);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll(&mut fds, timeout.as_ref())?;
-        let ready: Vec<(Stream, PollFlags)> = open.iter().copied().zip(fds.iter().map(PollFd::revents)).collect();
+        let ready: Vec<(Stream, PollFlags)> =
+            open.iter().copied().zip(fds.iter().map(PollFd::revents)).collect();
         for (stream, events) in ready {
             let taken = capture.take(pipes.each()[stream.index()], stream)?;
             if taken == 0 && events.contains(PollFlags::HUP) {

@@ -31,7 +31,8 @@ impl Pipes {
     /// None if they are gone, or if the task has put something else in their place.
     pub(super) fn reopen(started: &Started) -> Option<Pipes> {
         let open_both = |process: &Process, numbers: [u32; 2]| {
-            let [stdout, stderr] = [0, 1].map(|stream| open_of(process, numbers[stream], started.pipes[stream]));
+            let [stdout, stderr] =
+                [0, 1].map(|stream| open_of(process, numbers[stream], started.pipes[stream]));
             Some(Pipes { stdout: stdout?, stderr: stderr? })
         };
         open_both(&started.supervisor, [0, 1]).or_else(|| open_both(&started.task, [1, 2]))

@@ -67,7 +67,9 @@ impl Hierarchy {
         let (kind, options) = (after.next()?, after.nth(1)?);
         let ours = match self {
             Hierarchy::Unified => kind == "cgroup2",
-            Hierarchy::Controller(name) => kind == "cgroup" && options.split(',').any(|option| option == name),
+            Hierarchy::Controller(name) => {
+                kind == "cgroup" && options.split(',').any(|option| option == name)
+            }
         };
         ours.then_some((root, point))
     }
@@ -149,9 +151,15 @@ mod tests {
     fn a_hierarchy_is_found_by_its_mount_and_our_place_in_it() {
         let groups = "9:cpu,cpuacct:/user.slice\n4:freezer:/a/b\n0::/user.slice/session-1.scope\n";
         let find = |hierarchy: Hierarchy| hierarchy.find(HYBRID, groups);
-        assert_eq!(find(Hierarchy::Unified), Some("/sys/fs/cgroup/unified/user.slice/session-1.scope".into()));
+        assert_eq!(
+            find(Hierarchy::Unified),
+            Some("/sys/fs/cgroup/unified/user.slice/session-1.scope".into())
+        );
         assert_eq!(find(Hierarchy::Controller("freezer")), Some("/sys/fs/cgroup/freezer/a/b".into()));
-        assert_eq!(find(Hierarchy::Controller("cpuacct")), Some("/sys/fs/cgroup/cpu,cpuacct/user.slice".into()));
+        assert_eq!(
+            find(Hierarchy::Controller("cpuacct")),
+            Some("/sys/fs/cgroup/cpu,cpuacct/user.slice".into())
+        );
         assert_eq!(find(Hierarchy::Controller("memory")), None);
     }
 

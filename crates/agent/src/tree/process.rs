@@ -1,7 +1,7 @@
 //! Single processes: who they are, beyond a number that is used again, and how they are signalled and awaited.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -64,13 +64,17 @@ pub(super) struct Stat {
 
 impl Stat {
     pub(super) fn of(pid: i32) -> Option<Stat> {
-        Stat::parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+        // Some fifty numbers and a name of 16 bytes. In one read: a walk looks at every process of the machine.
+        let mut buffer = [0; 1024];
+        let count = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut buffer).ok()?;
+        Stat::parse(pid, &buffer[..count])
     }
 
     fn parse(pid: i32, text: &[u8]) -> Option<Stat> {
         // The name in parentheses may contain anything, parentheses included, so fields are counted from the last one.
         let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
-        let fields: Vec<&str> = std::str::from_utf8(&text[after_name..]).ok()?.split_ascii_whitespace().collect();
+        let fields: Vec<&str> =
+            std::str::from_utf8(&text[after_name..]).ok()?.split_ascii_whitespace().collect();
         Some(Stat {
             process: Process { pid, start_ticks: fields.get(19)?.parse().ok()? },
             parent: fields.get(1)?.parse().ok()?,

@@ -59,8 +59,10 @@ pub(super) fn members(task: &str, root: Root) -> Vec<Stat> {
         Root::Children => stat.parent == own,
         Root::Orphans(main) => main == Some(stat.process),
     };
-    let mut pending: Vec<Stat> =
-        all.into_iter().filter(|stat| is_root(stat) || has_in_environment(stat.process.pid, &marker)).collect();
+    let mut pending: Vec<Stat> = all
+        .into_iter()
+        .filter(|stat| is_root(stat) || has_in_environment(stat.process.pid, &marker))
+        .collect();
     let mut seen = HashSet::from([own]);
     let mut found = Vec::new();
     while let Some(stat) = pending.pop() {

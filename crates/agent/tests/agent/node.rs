@@ -1,13 +1,15 @@
 //! A node with its agent, and what tests ask of it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use muster_link::log::SegmentDir;
 use muster_link::message::{Bundle, Launch, Prepare, ToAgent};
 use muster_model::bundle::{Chunk, Manifest};
-use muster_model::{BundleId, ChunkId, TaskId};
+use muster_model::{AttemptId, BundleId, ChunkId, JobId, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -36,6 +38,7 @@ impl Node {
     pub async fn with(options: &[&str]) -> Node {
         let home = tempfile::tempdir().unwrap();
         let server = Server::start(home.path());
+        JOB.set(JobId::from_random(getrandom::u64().unwrap()));
         let mut node = Node { home, server, agent: None };
         node.start_agent(options);
         node.server.connected().await;
@@ -64,7 +67,7 @@ impl Node {
         let mut agent = self.agent.take().unwrap();
         agent.kill().unwrap();
         agent.wait().unwrap();
-        self.server.state().is_connected = false;
+        self.server.forget_connection();
     }
 
     pub async fn restart_agent(&mut self) {
@@ -102,6 +105,16 @@ impl Node {
         self.server.started(task).await;
     }
 
+    /// How much a task has written, headers included.
+    pub fn log_bytes(&self, task: &TaskId) -> u64 {
+        SegmentDir::new(self.task_dir(task).join("log")).whole_end().unwrap()
+    }
+
+    /// The agent, its supervisors and their tasks.
+    pub fn processes(&self) -> Vec<Pid> {
+        processes_with(&self.dir())
+    }
+
     /// A bundle that the server has, from the bytes of an archive.
     pub fn bundle(&self, archive: &[u8], chunk_bytes: usize) -> Bundle {
         let mut chunks = Vec::new();
@@ -113,6 +126,15 @@ impl Node {
         let manifest = Manifest { chunks };
         let digest = blake3::hash(manifest.canonical_text().as_bytes());
         Bundle { id: BundleId::from_digest(&digest.to_hex()).unwrap(), manifest }
+    }
+}
+
+/// Wait until something outside the link is as wanted.
+pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -134,7 +156,9 @@ pub fn processes_with(dir: &Path) -> Vec<Pid> {
     let needle = dir.to_str().unwrap().as_bytes();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap() {
-        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(pid) = entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
         let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let text = [read("cmdline"), read("environ")].concat();
         if pid != std::process::id() as i32 && text.windows(needle.len()).any(|window| window == needle) {
@@ -144,8 +168,15 @@ pub fn processes_with(dir: &Path) -> Vec<Pid> {
     found
 }
 
+thread_local! {
+    /// The job of the node that this test made last. Each has its own, since tasks are known on a machine by their
+    /// ids, and tests run beside each other.
+    static JOB: RefCell<JobId> = RefCell::new(JobId::from_random(0));
+}
+
+/// A task of the job that the test's node runs.
 pub fn task(rank: u32) -> TaskId {
-    format!("task{rank}.job_0123456789.1").parse().unwrap()
+    JOB.with_borrow(|job| AttemptId { job: job.clone(), number: 1 }.task(rank))
 }
 
 pub fn prepare(task: &TaskId) -> ToAgent {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use muster_link::control::{Received, receive, send};
-use muster_link::log::{Appender, Header, Reader, SegmentDir};
+use muster_link::log::{Appender, Reader, SegmentDir};
 use muster_link::message::{Hello, LogHave, PROTOCOL, StreamHeader, ToAgent, ToServer};
 use muster_link::session::{self, Side, Stream};
 use muster_link::{frame, websocket};
@@ -62,7 +62,8 @@ impl Server {
     pub fn start(dir: &Path) -> Server {
         std::fs::write(dir.join("server.token"), format!("{TOKEN}\n")).unwrap();
         let (state, changed) = (Arc::default(), Arc::default());
-        let mut server = Server { dir: dir.to_owned(), state, changed, work: JoinSet::new(), listening: None };
+        let mut server =
+            Server { dir: dir.to_owned(), state, changed, work: JoinSet::new(), listening: None };
         server.listen();
         server
     }
@@ -88,6 +89,11 @@ impl Server {
     pub fn vanish(&mut self) {
         self.listening.take().unwrap().abort();
         std::fs::remove_file(self.socket()).unwrap();
+        self.forget_connection();
+    }
+
+    /// Whoever was connected no longer is.
+    pub fn forget_connection(&self) {
         let mut state = self.state();
         state.is_connected = false;
         state.outbound = None;
@@ -196,9 +202,6 @@ impl End {
             }
         };
         tokio::select! { _ = driver => {}, () = streams => {} }
-        if is_control {
-            end.change(|state| state.is_connected = false);
-        }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -216,6 +219,7 @@ impl End {
         send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL }).await?;
         writer.flush().await?;
         let (outbound, mut messages) = mpsc::channel(64);
+        let connection = outbound.clone();
         self.change(|state| {
             hello.tasks.iter().for_each(|report| on_report(state, report));
             state.hellos.push(*hello);
@@ -235,6 +239,8 @@ impl End {
             }
             Ok(())
         };
+        // Whichever way this one is lost, another may have taken its place already.
+        let _lost = Lost { end: self, connection };
         tokio::select! { ended = write => ended, ended = read => ended }
     }
 
@@ -276,6 +282,22 @@ impl End {
                 Ok(())
             }
         }
+    }
+}
+
+struct Lost<'a> {
+    end: &'a End,
+    connection: mpsc::Sender<Vec<u8>>,
+}
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        self.end.change(|state| {
+            if state.outbound.as_ref().is_some_and(|outbound| outbound.same_channel(&self.connection)) {
+                state.is_connected = false;
+                state.outbound = None;
+            }
+        });
     }
 }
 
@@ -321,6 +343,3 @@ fn end_once(seen: &mut Seen, end: &TaskEnd) {
     assert!(seen.ended.as_ref().is_none_or(|before| before == end), "{:?} and then {end:?}", seen.ended);
     seen.ended = Some(end.clone());
 }
-
-/// The most that the headers of a log can add to what a task wrote, if each record had one byte.
-pub const HEADER: usize = Header::BYTES;

@@ -1,7 +1,7 @@
 //! `muster logs`.
 
-use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
-    let session = Session::open().await?;
+    let session = Arc::new(Session::open().await?);
     let job = session.call(async |client| client.job(&args.job.job).await).await?.summary;
     if let Some(rank) = args.task.filter(|rank| *rank >= job.nodes) {
         return Err(Error::input(format!("--task: {} has no task {rank}", job.id))
@@ -70,26 +70,20 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         tail: args.tail,
         cursor: None,
     };
-    show(LogFollow::new(&session, job.id.as_str(), query), Display::new(mode)).await?;
+    show(LogFollow::start(&session, job.id.as_str(), query), Display::new(mode)).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(mut log: LogFollow<'_>, mut display: Display) -> Result<(), Error> {
+async fn show(mut log: LogFollow, mut display: Display) -> Result<(), Error> {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let item = {
-            let mut next = pin!(log.next());
-            loop {
-                tokio::select! {
-                    item = &mut next => break item?,
-                    _ = ticks.tick() => display.tick(Timestamp::now())?,
-                }
-            }
-        };
-        match item {
-            LogItem::Chunk(chunk) => display.chunk(&chunk)?,
-            LogItem::End(_) => return display.finish(),
+        tokio::select! {
+            item = log.next() => match item? {
+                LogItem::Chunk(chunk) => display.chunk(&chunk)?,
+                LogItem::End(_) => return display.finish(),
+            },
+            _ = ticks.tick() => display.tick(Timestamp::now())?,
         }
     }
 }

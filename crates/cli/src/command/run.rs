@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args as ClapArgs;
 use muster_api::client::Client;
@@ -69,7 +70,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.dry_run {
         return preview(args, &request).await;
     }
-    let session = Session::open().await?;
+    let session = Arc::new(Session::open().await?);
     let bundle = if request.spec.in_place {
         None
     } else {

@@ -7,7 +7,6 @@ use clap::{Args as ClapArgs, Subcommand};
 use muster_api::view::ServerView;
 use serde_json::{Value, json};
 
-use super::state::tasks;
 use crate::entry::{Hooks, ServerOptions};
 use crate::error::Error;
 use crate::home::Home;
@@ -124,7 +123,8 @@ async fn stop(json: bool) -> Result<ExitCode, Error> {
     } else {
         terminal::say("the private server has stopped")?;
         if unfinished > 0 {
-            terminal::note(&format!("{unfinished} jobs keep running; the next command finds them"));
+            let jobs = if unfinished == 1 { "1 job is" } else { &format!("{unfinished} jobs are") };
+            terminal::note(&format!("{jobs} not over and will be found again by the next command"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -177,10 +177,8 @@ fn show(server: &ServerView, json: bool) -> Result<ExitCode, Error> {
     for node in &server.nodes {
         let state = if node.connected { "" } else { " (away)" };
         terminal::say(&format!(
-            "  node:   {} on {}{state}, {} of it",
-            node.id,
-            node.host,
-            tasks(node.slots_used)
+            "  node:   {} on {}{state}, {} of {} slots in use",
+            node.id, node.host, node.slots_used, node.slots
         ))?;
     }
     Ok(ExitCode::SUCCESS)

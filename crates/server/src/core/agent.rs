@@ -252,9 +252,10 @@ impl Core {
     pub(super) fn forget_if_complete(&mut self, task: &TaskId, messages: &mut Vec<(NodeId, ToAgent)>) {
         let Some((_, log_bytes)) = self.ended.get(task) else { return };
         if self.parts.logs.is_complete(task, *log_bytes)
-            && let Some((node, _)) = self.ended.remove(task) {
-                messages.push((node, ToAgent::Forget { task: task.clone() }));
-            }
+            && let Some((node, _)) = self.ended.remove(task)
+        {
+            messages.push((node, ToAgent::Forget { task: task.clone() }));
+        }
     }
 
     /// Agents with nothing to do end; those with tasks stay with them.

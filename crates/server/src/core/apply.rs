@@ -86,9 +86,10 @@ impl Core {
         };
         batch.event(&job.id, job.attempt, now, job.state.as_str(), body);
         if from == State::Queued
-            && let Some(queue) = self.queues.get_mut(live.target()) {
-                queue.remove(&live.order);
-            }
+            && let Some(queue) = self.queues.get_mut(live.target())
+        {
+            queue.remove(&live.order);
+        }
         self.requeue_if_waiting(live);
         self.claim_new_attempt(live, from);
         self.dirty |= job.state == State::Queued;

@@ -12,8 +12,9 @@ use muster_model::bundle::Manifest;
 use muster_model::spec::FieldError;
 
 use super::failure::{Failure, Json};
+use super::job::read;
 use crate::chunk_store::{MAX_CHUNK, MAX_CHUNKS, PutError, bundle_id};
-use crate::core::Input;
+use crate::core::{Input, internal};
 use crate::state::Shared;
 
 /// Name a bundle. Once nothing is missing it can be used; until then, send what is, and ask again.
@@ -37,11 +38,13 @@ pub(super) async fn put(
         .into());
     }
     let id = bundle_id(&manifest);
-    let (store, asked) = (shared.clone(), manifest.clone());
-    let missing = crate::log_store::blocking(move || Ok(store.chunks.missing(&asked)))
-        .await
-        .map_err(|_| Problem::new(Code::Internal, "the bundle could not be looked up"))?;
-    if missing.is_empty() {
+    let (store, asked, name) = (shared.clone(), manifest.clone(), id.clone());
+    let (missing, known) = read(&shared, move |readers| {
+        let known = readers.bundle(&name).map_err(|error| internal(&error))?.is_some();
+        Ok((store.chunks.missing(&asked), known))
+    })
+    .await?;
+    if missing.is_empty() && !known {
         shared.core.ask(|reply| Input::PutBundle(id.clone(), manifest, reply)).await?;
     }
     Ok(Json(BundleStatus { id, missing }))

@@ -1,12 +1,12 @@
 //! Staying with a job: its output, its queue, its end, and the user's Ctrl-C.
 
-use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use muster_api::client::LogItem;
+use muster_api::client::{self, LogItem};
 use muster_api::model::{State, Timestamp};
-use muster_api::view::{JobDetail, LogsQuery, NodeView, StreamEnd, Why};
+use muster_api::view::{JobDetail, LogChunk, LogsQuery, NodeView, StreamEnd, Why};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::{exit_code, headline, summary};
@@ -28,7 +28,7 @@ const STOPPED: i32 = 130;
 
 /// Shows a job until it is over, and returns its exit code.
 pub(super) async fn watch(
-    session: &Session,
+    session: &Arc<Session>,
     job: &JobDetail,
     mut interrupts: Interrupts,
     json: bool,
@@ -37,37 +37,27 @@ pub(super) async fn watch(
     remark_on_hidden_devices(session, job).await;
     let mut watch = Watch::new(session, job, json);
     let query = LogsQuery { follow: true, ..LogsQuery::default() };
-    let mut log = LogFollow::new(session, watch.id(), query);
+    let mut log = LogFollow::start(session, watch.id(), query);
     let mut ticks = interval_at(Instant::now() + TICK, TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let item = {
-            // Polled to its end across ticks and signals: it may be in the middle of starting a server.
-            let mut next = pin!(log.next());
-            loop {
-                tokio::select! {
-                    item = &mut next => break item?,
-                    received = interrupts.next() => {
-                        if let Some(code) = watch.on_signal(&mut interrupts, received).await? {
-                            return Ok(code);
-                        }
-                    }
-                    _ = ticks.tick() => watch.on_tick().await?,
+        tokio::select! {
+            item = log.next() => match item.map_err(|error| watch.abandoned(error))? {
+                LogItem::Chunk(chunk) => watch.on_chunk(&chunk)?,
+                LogItem::End(end) => return watch.on_end(&end, json).await,
+            },
+            received = interrupts.next() => {
+                if let Some(code) = watch.on_signal(&mut interrupts, received).await? {
+                    return Ok(code);
                 }
             }
-        };
-        match item {
-            LogItem::Chunk(chunk) => {
-                watch.on_start();
-                watch.shown(|display| display.chunk(&chunk))?;
-            }
-            LogItem::End(end) => return watch.on_end(&end, json).await,
+            _ = ticks.tick() => watch.on_tick().await?,
         }
     }
 }
 
 struct Watch<'a> {
-    session: &'a Session,
+    session: &'a Arc<Session>,
     job: &'a JobDetail,
     display: Display,
     spinner: Spinner,
@@ -80,7 +70,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(session: &'a Session, job: &'a JobDetail, json: bool) -> Self {
+    fn new(session: &'a Arc<Session>, job: &'a JobDetail, json: bool) -> Self {
         let mode = if job.summary.nodes > 1 { Mode::Labelled(job.summary.nodes) } else { Mode::Raw };
         let display = Display::new(mode);
         let display = if json { display.on_stderr() } else { display };
@@ -99,6 +89,20 @@ impl<'a> Watch<'a> {
         }
     }
 
+    fn on_chunk(&mut self, chunk: &LogChunk) -> Result<(), Error> {
+        self.on_start();
+        self.shown(|display| display.chunk(chunk))
+    }
+
+    /// We give up, and the job does not.
+    fn abandoned(&self, error: Error) -> Error {
+        error.detail(format!(
+            "{} goes on without this command; `muster logs -f {}` watches it",
+            self.id(),
+            self.id()
+        ))
+    }
+
     fn on_start(&mut self) {
         self.has_started = true;
         self.spinner.clear();
@@ -110,26 +114,25 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         match timeout(REMARK_DEADLINE, self.waits_for()).await {
-            Ok(Some(why)) => self.tell(&why),
-            Ok(None) => self.on_start(),
+            Ok(Ok(Some(why))) => self.tell(&why),
+            Ok(Ok(None)) => self.on_start(),
             // The log stream will say whether the server is gone.
-            Err(_) => {}
+            Ok(Err(_)) | Err(_) => {}
         }
         Ok(())
     }
 
-    /// Why it does not run; none when it does, or when nobody can say.
-    async fn waits_for(&self) -> Option<Why> {
+    /// Why it does not run; none when it does.
+    async fn waits_for(&self) -> Result<Option<Why>, client::Error> {
         let client = self.session.client();
-        let state = client.job(self.id()).await.ok()?.summary.state;
-        match state {
-            State::Queued | State::Starting => client.why(self.id()).await.ok(),
+        match client.job(self.id()).await?.summary.state {
+            State::Queued | State::Starting => client.why(self.id()).await.map(Some),
             State::Running
             | State::Stopping
             | State::Succeeded
             | State::Failed
             | State::Stopped
-            | State::Suspended => None,
+            | State::Suspended => Ok(None),
         }
     }
 
@@ -175,16 +178,20 @@ impl<'a> Watch<'a> {
             _ => return Ok(Some(exit_code(Some(STOPPED)))),
         };
         terminal::remark(&format!("{}: {remark}", self.id()));
-        stop::stop(self.session, self.id(), grace).await?;
+        stop::stop(self.session, self.id(), grace).await.map_err(|error| self.abandoned(error))?;
         Ok(None)
     }
 
     async fn on_end(&mut self, end: &StreamEnd, json: bool) -> Result<ExitCode, Error> {
         self.spinner.clear();
         self.shown(Display::finish)?;
-        let detail = match json || end.job.state == State::Failed {
-            true => Some(self.session.call(async |client| client.job(self.id()).await).await?),
-            false => None,
+        if !self.display.is_at_line_start() && terminal::stderr_is_terminal() {
+            terminal::remark("");
+        }
+        let detail = if json || end.job.state == State::Failed {
+            Some(self.session.call(async |client| client.job(self.id()).await).await?)
+        } else {
+            None
         };
         summary::show(self.session, end, detail.as_ref()).await;
         if let Some(detail) = detail.filter(|_| json) {

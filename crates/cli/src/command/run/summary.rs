@@ -1,6 +1,8 @@
 //! What is said when an attached job is over: one line when all is well; else the task that failed first, with its
 //! last words, and the others in one line.
 
+use std::sync::Arc;
+
 use muster_api::client::LogItem;
 use muster_api::model::spec::OnFailure;
 use muster_api::model::{Reason, State, Timestamp};
@@ -17,7 +19,7 @@ use crate::terminal::{self, Colour};
 const LAST_LINES: u32 = 20;
 
 /// Says how a job ended. The details are there if it failed.
-pub(super) async fn show(session: &Session, end: &StreamEnd, detail: Option<&JobDetail>) {
+pub(super) async fn show(session: &Arc<Session>, end: &StreamEnd, detail: Option<&JobDetail>) {
     let job = &end.job;
     match job.state {
         State::Succeeded => terminal::remark(&format!("{} succeeded{}", job.id, after(end))),
@@ -37,7 +39,7 @@ fn after(end: &StreamEnd) -> String {
     if time.is_empty() { time } else { format!(" after {time}") }
 }
 
-async fn show_failure(session: &Session, end: &StreamEnd, detail: Option<&JobDetail>) {
+async fn show_failure(session: &Arc<Session>, end: &StreamEnd, detail: Option<&JobDetail>) {
     let mark = terminal::paint("error:", Colour::Red, terminal::stderr_has_colours());
     terminal::remark(&format!("{mark} {}", cause(end)));
     let gang_rank = end.failed_rank.filter(|_| end.job.nodes > 1);
@@ -80,9 +82,9 @@ fn others(job: &JobDetail) -> Option<String> {
     }
 }
 
-async fn show_last_lines(session: &Session, end: &StreamEnd, rank: u32) -> Result<(), Error> {
+async fn show_last_lines(session: &Arc<Session>, end: &StreamEnd, rank: u32) -> Result<(), Error> {
     let query = LogsQuery { task: Some(rank), tail: Some(LAST_LINES), ..LogsQuery::default() };
-    let mut log = LogFollow::new(session, end.job.id.as_str(), query);
+    let mut log = LogFollow::start(session, end.job.id.as_str(), query);
     let mut display = Display::new(Mode::Labelled(end.job.nodes)).on_stderr();
     while let LogItem::Chunk(chunk) = log.next().await? {
         display.chunk(&chunk)?;

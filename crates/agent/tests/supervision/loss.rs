@@ -1,0 +1,223 @@
+//! Supervisors and agents that are killed: nothing is lost, nothing is left, nothing runs twice.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use muster_agent::supervisor::{Outcome, Started};
+use muster_agent::task::{self, Error, Observation};
+use muster_agent::tree::Preference;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::harness::{Plan, Task, WAYS, supervisor, wait_for};
+
+/// Writes numbered lines of eight bytes, 64 at a time, and after each write the count of lines into `count`. What a
+/// kill cuts off is thus at most one write that was done and not counted.
+const COUNTING: &str = r#"
+import os
+count = os.open("count", os.O_RDWR | os.O_CREAT)
+number = 0
+while True:
+    os.write(1, b"".join(b"%07d\n" % (number + line) for line in range(64)))
+    number += 64
+    os.pwrite(count, b"%020d\n" % number, 0)
+"#;
+
+fn counted(task: &Task) -> usize {
+    fs::read_to_string(task.cwd().join("count")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Every line is there once and in order, up to what the task counted.
+fn assert_complete(task: &Task) {
+    let stdout = task.stdout();
+    for (number, line) in stdout.lines().enumerate() {
+        assert_eq!(line, format!("{number:07}"));
+    }
+    let (kept, counted) = (stdout.len() / 8, counted(task));
+    assert!((counted..=counted + 64).contains(&kept), "kept {kept} lines, the task wrote {counted}");
+    assert_eq!(task.log().end().unwrap(), task.log().whole_end().unwrap());
+}
+
+/// A number that differs from round to round, the same in each run.
+fn scatter(round: u64) -> u64 {
+    (round + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33
+}
+
+#[test]
+fn a_killed_supervisor_loses_no_byte_and_leaves_no_process() {
+    for round in 0..24 {
+        let way = WAYS[round as usize % 3];
+        let mut task = Plan::with(&["python3", "-c", COUNTING], way, None).start();
+        task.wait_started();
+        let enough = (scatter(round) % 200_000) as usize;
+        wait_for("some output", || (counted(&task) > enough).then_some(()));
+        task.kill_supervisor();
+        let observation = task::observe(&task.dir).unwrap();
+        assert!(matches!(observation, Observation::SupervisorLost(Some(_))), "{observation:?}");
+        let pipes = task.pipes.take();
+        let exit = task::bury(&task.dir, pipes).unwrap();
+        assert_eq!(exit.outcome, Outcome::SupervisorLost);
+        assert_eq!(exit.log_bytes, task.log().end().unwrap());
+        assert!(exit.survivors.is_empty() && !exit.stopped);
+        assert_complete(&task);
+        task.assert_gone();
+        assert_eq!(task::observe(&task.dir).unwrap(), Observation::Ended(exit.clone()));
+        assert_eq!(task::bury(&task.dir, None).unwrap(), exit);
+    }
+}
+
+#[test]
+fn a_new_agent_finds_the_task_and_can_save_it_too() {
+    let mut task = Plan::with(&["python3", "-c", COUNTING], Preference::Auto, None).start();
+    let started = task.wait_started();
+    // The agent dies, and with it its hold on the pipes.
+    task.pipes = None;
+    let adopted = task::adopt(&task.dir).unwrap();
+    assert_eq!(adopted.observation, Observation::Running(started));
+    task.pipes = adopted.pipes;
+    assert!(task.pipes.is_some());
+    wait_for("some output", || (counted(&task) > 50_000).then_some(()));
+    task.kill_supervisor();
+    task::bury(&task.dir, task.pipes.take()).unwrap();
+    assert_complete(&task);
+    task.assert_gone();
+}
+
+#[test]
+fn a_new_agent_does_not_disturb_the_end() {
+    let plan = Plan::script("echo > ready; read line < go; echo bye; exit 5");
+    rustix::fs::mkfifoat(rustix::fs::CWD, plan.cwd().join("go"), rustix::fs::Mode::RWXU).unwrap();
+    let mut task = plan.start();
+    task.wait_file("ready");
+    task.pipes = task::adopt(&task.dir).unwrap().pipes;
+    fs::write(task.cwd().join("go"), "now\n").unwrap();
+    let exit = task.wait();
+    assert_eq!(exit.outcome, Outcome::Exited { code: 5 });
+    assert_eq!(task.stdout(), "bye\n");
+    let adopted = task::adopt(&task.dir).unwrap();
+    assert_eq!(adopted.observation, Observation::Ended(exit));
+    assert!(adopted.pipes.is_none());
+}
+
+#[test]
+fn output_is_saved_through_the_task_if_agent_and_supervisor_die_together() {
+    let mut task =
+        Plan::script("trap '' PIPE; echo kept; echo > ready; while :; do sleep 1000; done").start();
+    task.wait_file("ready");
+    wait_for("the first record", || (task.log().whole_end().unwrap() > 0).then_some(()));
+    task.pipes = None;
+    task.kill_supervisor();
+    let adopted = task::adopt(&task.dir).unwrap();
+    assert!(matches!(adopted.observation, Observation::SupervisorLost(Some(_))), "{:?}", adopted.observation);
+    assert!(adopted.pipes.is_some());
+    task::bury(&task.dir, adopted.pipes).unwrap();
+    assert_eq!(task.stdout(), "kept\n");
+    task.assert_gone();
+}
+
+#[test]
+fn runaways_of_a_task_without_supervisor_are_found() {
+    for way in WAYS {
+        let script =
+            "(setsid sh -c 'trap \"\" TERM; echo > ready; while :; do sleep 1000; done' &); exec sleep 1000";
+        let mut task = Plan::script_by(way, script).start();
+        task.wait_file("ready");
+        task.wait_started();
+        assert!(task.processes().len() >= 2);
+        task.kill_supervisor();
+        let exit = task::bury(&task.dir, task.pipes.take()).unwrap();
+        assert!(exit.survivors.is_empty());
+        task.assert_gone();
+    }
+}
+
+#[test]
+fn a_stop_is_remembered_by_whoever_buries() {
+    let mut task = Plan::script("trap '' TERM; echo > ready; while :; do sleep 1000; done").start();
+    task.wait_file("ready");
+    task::stop(&task.dir, Duration::from_secs(1000)).unwrap();
+    task.kill_supervisor();
+    assert!(task::bury(&task.dir, task.pipes.take()).unwrap().stopped);
+}
+
+#[test]
+fn a_task_is_observed_from_before_its_start_to_after_its_end() {
+    let plan = Plan::script("echo > ready; exec sleep 1000");
+    let dir = plan.dir();
+    assert_eq!(task::observe(&dir).unwrap(), Observation::NotStarted);
+    assert!(matches!(task::bury(&plan.cwd().join("nowhere"), None), Err(Error::Io { .. })));
+    let launch = plan.launch.clone();
+    let mut task = plan.start();
+    let first = task::observe(&dir).unwrap();
+    assert!(matches!(first, Observation::Starting | Observation::Running(_)), "{first:?}");
+    task.wait_file("ready");
+    let started = task.wait_started();
+    assert_eq!(started.supervisor, task.supervisor());
+    assert!(started.task.is_alive());
+    assert!(matches!(task::start(&supervisor(), &dir, &launch), Err(Error::Supervised { .. })));
+    assert!(matches!(task::bury(&dir, None), Err(Error::Supervised { .. })));
+    task::stop(&dir, Duration::ZERO).unwrap();
+    task.wait();
+    assert!(matches!(task::start(&supervisor(), &dir, &launch), Err(Error::AlreadyStarted { .. })));
+}
+
+#[test]
+fn a_start_that_was_cut_off_before_the_supervisor_may_be_repeated() {
+    let plan = Plan::script("echo hello");
+    let failed = task::start("/no/such/binary".as_ref(), &plan.dir(), &plan.launch);
+    assert!(matches!(failed, Err(Error::Io { .. })));
+    assert_eq!(task::observe(&plan.dir()).unwrap(), Observation::NotStarted);
+    assert!(matches!(task::bury(&plan.dir(), None), Err(Error::NotStarted { .. })));
+    assert_eq!(plan.run().1.stdout(), "hello\n");
+}
+
+#[test]
+fn a_task_of_an_earlier_boot_is_known_as_such() {
+    let mut task = Plan::script("echo before; echo > ready; exec sleep 1000").start();
+    task.wait_file("ready");
+    let started = task.wait_started();
+    wait_for("the first record", || (task.log().whole_end().unwrap() > 0).then_some(()));
+    task.kill_supervisor();
+    let survivors = task.processes();
+    let earlier = Started { boot_id: "another".to_owned(), ..started.clone() };
+    fs::write(task.dir.join("started.json"), serde_json::to_vec(&earlier).unwrap()).unwrap();
+    assert_eq!(task::observe(&task.dir).unwrap(), Observation::Rebooted);
+    // What has these numbers now is not the task, and must not be touched.
+    assert!(survivors.contains(&started.task.pid));
+    let exit = task::bury(&task.dir, None).unwrap();
+    assert_eq!(exit.outcome, Outcome::SupervisorLost);
+    assert_eq!(task.processes(), survivors);
+    assert_eq!(task.stdout(), "before\n");
+    fs::remove_file(task.dir.join("exit.json")).unwrap();
+    fs::write(task.dir.join("started.json"), serde_json::to_vec(&started).unwrap()).unwrap();
+}
+
+#[test]
+fn the_death_of_a_supervisor_is_an_event() {
+    let task = Plan::script("echo > ready; exec sleep 1000").start();
+    task.wait_file("ready");
+    let mut task = task;
+    let by_process = task::watch(&task.dir, Some(task.supervisor())).unwrap();
+    let by_control = task::watch(&task.dir, None).unwrap();
+    let events = |patience: Duration| {
+        let mut fds = [PollFd::new(&by_process, PollFlags::IN), PollFd::new(&by_control, PollFlags::empty())];
+        let mut seen = [false, false];
+        let deadline = Instant::now() + patience;
+        while !(seen[0] && seen[1]) && Instant::now() < deadline {
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
+            seen = [0, 1].map(|index| seen[index] || !fds[index].revents().is_empty());
+        }
+        seen
+    };
+    assert_eq!(events(Duration::from_millis(20)), [false, false]);
+    task.kill_supervisor();
+    assert_eq!(events(Duration::from_secs(10)), [true, true]);
+}
+
+#[test]
+fn the_files_of_a_newer_version_are_refused() {
+    let (exit, task) = Plan::script("true").run();
+    let mut json = serde_json::to_value(&exit).unwrap();
+    json["format"] = 2.into();
+    fs::write(task.dir.join("exit.json"), json.to_string()).unwrap();
+    assert!(matches!(task::observe(&task.dir), Err(Error::Io { .. })));
+}

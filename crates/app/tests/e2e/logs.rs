@@ -1,0 +1,209 @@
+//! Output: every byte, from whom, in which order, while it is written and afterwards.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use muster_testkit::{Home, peak_memory_kb};
+
+use crate::{home, until};
+
+#[test]
+fn the_two_outputs_come_apart_and_byte_for_byte() {
+    let home = home();
+    // NUL, what is not UTF-8, a letter cut in two, no newline at the end.
+    let script = r"printf 'a\000b\377\376c\303'; printf 'err\r\n\300' >&2; printf 'last'";
+    let done = home.run(["run", "--", "sh", "-c", script]);
+    assert_eq!(done.stdout, b"a\0b\xff\xfec\xc3last", "{}", done.err());
+    let logs = home.run(["logs", "last"]);
+    assert_eq!((logs.stdout.as_slice(), logs.stderr.as_slice()), (&b"a\0b\xff\xfec\xc3last"[..], &b"err\r\n\xc0"[..]));
+    let lines = home.ok(["logs", "last", "--json"]);
+    let pieces: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(pieces.iter().any(|piece| piece["stream"] == "stderr" && piece["base64"].is_string()), "{lines}");
+    assert!(pieces.iter().all(|piece| piece["rank"] == 0 && piece["attempt"] == 1), "{lines}");
+}
+
+#[test]
+fn twenty_megabytes_of_noise_come_through_unchanged() {
+    let home = home();
+    let script = "head -c 20000000 /dev/urandom | tee \"$SHARED/written\"";
+    let done = home.run(["run", "--", "sh", "-c", script]);
+    let written = std::fs::read(home.shared().join("written")).unwrap();
+    assert_eq!(written.len(), 20_000_000);
+    // Not assert_eq: nobody wants to read them.
+    assert!(done.stdout == written, "what `run` showed differs: {} bytes", done.stdout.len());
+    let logs = home.run(["logs", "last"]);
+    assert!(logs.stdout == written, "what `logs` showed differs: {} bytes", logs.stdout.len());
+}
+
+#[test]
+fn progress_bars_of_a_gang_are_shown_as_lines() {
+    let home = home();
+    let script = r#"i=0; while [ $i -lt 500 ]; do printf "\rstep $i of $RANK"; i=$((i + 1)); done
+printf '\rdone of %s\nnext\r\nno end' $RANK; printf "odd bar\r" >&2"#;
+    let done = home.run(["run", "-N", "2", "--", "sh", "-c", script]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    for shown in [done.out(), home.ok(["logs", "last"])] {
+        assert!(!shown.contains('\r'), "{shown:?}");
+        for rank in 0..2 {
+            let label = format!("task{rank} | ");
+            let own: Vec<&str> = shown.lines().filter_map(|line| line.strip_prefix(&label)).collect();
+            let steps = own.iter().filter(|line| line.starts_with("step")).count();
+            assert!((1..50).contains(&steps), "{steps} of 500 states of a bar were shown");
+            assert!(own.ends_with(&[&format!("done of {rank}"), "next", "no end"]), "{own:?}");
+        }
+        assert!(shown.lines().all(|line| line.starts_with("task")), "{shown}");
+    }
+    assert!(home.run(["logs", "last"]).err().contains("task1 | odd bar\n"));
+    // One task's output is its own business.
+    let raw = home.run(["logs", "last", "--task", "1"]);
+    assert_eq!(raw.out().matches('\r').count(), 502);
+    assert_eq!(raw.err(), "odd bar\r");
+}
+
+#[test]
+fn a_part_of_the_log_can_be_asked_for() {
+    let home = home();
+    let script = "i=1; while [ $i -le 100 ]; do echo \"$RANK line $i\"; i=$((i + 1)); done; printf 'no end'";
+    let done = home.run(["run", "-N", "2", "--", "sh", "-c", script]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    assert_eq!(home.ok(["logs", "last", "--task", "1", "--tail", "3"]), "1 line 99\n1 line 100\nno end");
+    let tail = home.ok(["logs", "last", "-n", "1"]);
+    let mut lines: Vec<&str> = tail.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["task0 | no end", "task1 | no end"]);
+    assert_eq!(home.ok(["logs", "last"]).lines().count(), 202);
+    assert_eq!(home.ok(["logs", "last", "--task", "0"]).lines().count(), 101);
+    assert_eq!(home.ok(["logs", "last", "--tail", "0"]), "");
+    let done = home.run(["logs", "last", "--task", "2"]);
+    assert_eq!(done.code(), 2, "{}", done.err());
+    assert!(done.err().contains("0 to 1"), "{}", done.err());
+}
+
+#[test]
+fn a_follower_sees_output_as_it_comes_and_ends_with_the_job() {
+    let home = home();
+    let script = format!("echo one; {}; echo two; {}; echo three", until("go1"), until("go2"));
+    let id = home.submit(&["--", "sh", "-c", &script]);
+    let mut early = home.start(["logs", "-f", &id]);
+    early.wait_for_out("one\n");
+    home.touch("go1");
+    early.wait_for_out("two\n");
+    let late = home.start(["logs", "--follow", "--tail", "1", &id]);
+    late.wait_for_out("two\n");
+    assert!(!early.is_over());
+    assert_eq!(home.ok(["logs", &id]), "one\ntwo\n", "without --follow there is what is there");
+    home.touch("go2");
+    assert_eq!(early.finish().out(), "one\ntwo\nthree\n");
+    assert_eq!(late.finish().out(), "two\nthree\n");
+    assert_eq!(home.ok(["logs", "-f", &id]), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn a_follower_may_come_before_the_job_starts_and_stays_over_retries() {
+    let home = crate::home_with("[local]\nslots = 1\n");
+    let blocker = home.submit(&["--", "sh", "-c", &until("go")]);
+    home.wait_for_state(&blocker, "running");
+    let id = home.submit(&["--retries", "1", "--", "sh", "-c", "echo try $MUSTER_ATTEMPT; exit 3"]);
+    let follower = home.start(["logs", "-f", &id]);
+    let events = home.start(["wait", &id]);
+    home.touch("go");
+    assert_eq!(follower.finish().out(), "try 1\ntry 2\n");
+    assert_eq!(events.finish().code(), 3);
+}
+
+#[test]
+fn python_prints_without_being_asked_to_flush() {
+    let home = home();
+    home.write("slow.py", "import os, time\nprint('begun')\nwhile not os.path.exists(os.environ['SHARED'] + '/go'): time.sleep(0.02)\n");
+    let client = home.start(["run", "--", crate::python(), "slow.py"]);
+    client.wait_for_out("begun\n");
+    home.touch("go");
+    assert_eq!(client.finish().code(), 0);
+}
+
+/// How much the flood prints; `MUSTER_TEST_FLOOD_MB` raises it.
+fn flood_megabytes() -> u64 {
+    std::env::var("MUSTER_TEST_FLOOD_MB").ok().and_then(|text| text.parse().ok()).unwrap_or(256)
+}
+
+/// The server's memory may not grow with what passes through it.
+const MOST_SERVER_MEMORY_KB: u64 = 80 << 10;
+/// How late another job's follower may be meanwhile.
+const MOST_DELAY: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_flood_loses_nothing_bounds_the_server_and_delays_no_other_job() {
+    let home = home();
+    home.wait_for_node();
+    let server = home.server_pid();
+    // Numbered lines: what is lost, doubled or out of order shows.
+    let bytes = flood_megabytes() << 20;
+    let numbers = format!("seq 1 99999999999 | head -c {bytes}");
+    let beacon = "while [ ! -e \"$SHARED/over\" ]; do date +%s%N; sleep 0.1; done";
+    let other = home.submit(&["--name", "beacon", "--", "sh", "-c", beacon]);
+    let follower = Follower::start(&home, &other);
+    let flood = home.submit(&["--name", "flood", "--", "sh", "-c", &numbers]);
+    // Someone reads along, and someone comes late.
+    let live = compare(&home, &["logs", "-f", &flood], &numbers);
+    assert!(live, "what a follower saw differs from what was written");
+    home.wait_for_state(&flood, "succeeded");
+    assert!(compare(&home, &["logs", &flood], &numbers), "what is kept differs from what was written");
+    home.touch("over");
+    home.wait_for_state(&other, "succeeded");
+    let delays = follower.finish();
+    assert!(delays.len() >= 10, "only {} lines were seen", delays.len());
+    let worst = delays.iter().max().unwrap();
+    assert!(*worst < MOST_DELAY, "a line of another job was seen {worst:?} after it was written");
+    assert_eq!(home.server_pid(), server, "the same server did all of it");
+    let peak = peak_memory_kb(server).unwrap();
+    assert!(peak < MOST_SERVER_MEMORY_KB, "the server used {peak} kB");
+}
+
+/// Whether a command prints exactly what a shell line does, compared as it comes.
+fn compare(home: &Home, words: &[&str], line: &str) -> bool {
+    let mut shown = home.command(words).stdout(Stdio::piped()).spawn().expect("the binary starts");
+    let expected = Command::new("sh").args(["-c", line]).stdout(Stdio::piped()).spawn();
+    let mut expected = expected.expect("a shell starts");
+    let (mut a, mut b) = (shown.stdout.take().expect("a pipe"), expected.stdout.take().expect("a pipe"));
+    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let same = loop {
+        let count = a.read(&mut left).expect("the pipe can be read");
+        match b.read_exact(&mut right[..count]) {
+            Ok(()) if count > 0 && left[..count] == right[..count] => {}
+            Ok(()) => break count == 0 && b.read(&mut right).expect("the pipe can be read") == 0,
+            Err(_) => break false,
+        }
+    };
+    drop((a, b));
+    let _ = expected.kill();
+    let (status, _) = (shown.wait().expect("it ends"), expected.wait());
+    same && status.success()
+}
+
+/// Reads a job's output as it comes: each line is the time at which it was written.
+struct Follower {
+    reader: std::thread::JoinHandle<Vec<Duration>>,
+}
+
+impl Follower {
+    fn start(home: &Home, job: &str) -> Self {
+        let mut child = home.command(["logs", "-f", job]).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let reader = std::thread::spawn(move || {
+            let delay = |line: std::io::Result<String>| {
+                let written = Duration::from_nanos(line.expect("a line").trim().parse().expect("a time"));
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+                now.saturating_sub(written)
+            };
+            let delays = lines.map(delay).collect();
+            child.wait().expect("it ends");
+            delays
+        });
+        Self { reader }
+    }
+
+    fn finish(self) -> Vec<Duration> {
+        self.reader.join().expect("the follower's reader does not panic")
+    }
+}

@@ -1,0 +1,58 @@
+//! The product as its users see it: the built binary, driven from outside, on a data directory of each test's own.
+//!
+//! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
+
+mod conformance;
+mod docs;
+mod crash;
+mod gang;
+mod logs;
+mod many;
+mod run;
+mod selector;
+mod server;
+mod snapshot;
+mod stop;
+mod tree;
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use muster_testkit::Home;
+
+/// A muster of the test's own.
+fn home() -> Home {
+    Home::new(env!("CARGO_BIN_EXE_muster"))
+}
+
+/// The same, configured.
+fn home_with(config: &str) -> Home {
+    let home = home();
+    home.configure(config);
+    home
+}
+
+/// The Python interpreter itself: the `python3` in PATH may be a script that takes longer to find it than to run it.
+fn python() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let found = found.expect("python3, of Debian's package of that name, starts");
+        String::from_utf8_lossy(&found.stdout).trim().to_owned()
+    })
+}
+
+/// A shell line that waits for a file in the shared directory.
+fn until(name: &str) -> String {
+    format!("while [ ! -e \"$SHARED/{name}\" ]; do sleep 0.02; done")
+}
+
+/// A job's attempts as `show --json` gives them.
+fn attempts(job: &serde_json::Value) -> &Vec<serde_json::Value> {
+    job["attempts"].as_array().expect("a job has a list of attempts")
+}
+
+/// The gang of a job's last attempt.
+fn tasks(job: &serde_json::Value) -> &Vec<serde_json::Value> {
+    attempts(job).last().expect("an attempt")["tasks"].as_array().expect("a list of tasks")
+}
