@@ -26,7 +26,7 @@ pub use file::{
 pub(crate) use capture::Capture;
 pub(crate) use file::{read, write};
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -104,5 +104,6 @@ fn is_full(error: &io::Error) -> bool {
 
 /// Into `supervisor.log`, which is our stderr.
 fn complain(what: &str, error: &io::Error) {
-    eprintln!("{} {what}: {error}", Timestamp::now());
+    // Not `eprintln!`, which panics when the disk is full, as it is when there is most to complain about.
+    let _ = writeln!(io::stderr(), "{} {what}: {error}", Timestamp::now());
 }

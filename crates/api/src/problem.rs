@@ -101,7 +101,8 @@ pub struct Problem {
 impl Problem {
     /// A problem with its sentence.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        let urn = serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        let urn =
+            serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
         Self {
             type_uri: format!("urn:muster:problem:{urn}"),
             title: code.title().into(),

@@ -25,8 +25,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "the server cannot run");
-            // The same words for whoever waits for the server to come up.
+            // For whoever waits for the server to come up, on a terminal or by its log.
             eprintln!("error: {error:#}");
             ExitCode::from(125)
         }

@@ -32,6 +32,8 @@ const OUTBOX: usize = 4096;
 const PING: Duration = Duration::from_secs(5);
 /// A peer silent for three pings is gone.
 const SILENCE: Duration = Duration::from_secs(15);
+/// How long an agent may take to hear the last words.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// Streams one agent may have served at once; the rest wait in its session.
 const STREAMS: usize = 1024;
 
@@ -98,7 +100,7 @@ async fn serve_control(
         shared.core.tell(connected).await.map_err(io::Error::other)?;
         let ended = tokio::select! {
             ended = receive_all(shared, connection, node, &mut reader, outbox) => ended,
-            ended = send_all(messages, BufWriter::new(writer)) => ended,
+            ended = send_all(shared, messages, BufWriter::new(writer)) => ended,
         };
         // The core may already be gone.
         drop(shared.core.tell(Input::AgentGone { connection, node: node.clone() }).await);
@@ -142,20 +144,33 @@ async fn receive_all(
 }
 
 async fn send_all(
+    shared: &Shared,
     mut messages: mpsc::Receiver<ToAgent>,
     mut writer: BufWriter<WriteHalf<Stream>>,
 ) -> io::Result<()> {
     loop {
-        match timeout(PING, messages.recv()).await {
-            Ok(Some(message)) => control::send(&mut writer, &message).await?,
-            // The core has dropped this connection.
-            Ok(None) => return Ok(()),
-            Err(_) => control::send(&mut writer, &ToAgent::Ping).await?,
-        }
+        let hanging_up = tokio::select! {
+            message = timeout(PING, messages.recv()) => {
+                match message {
+                    Ok(Some(message)) => control::send(&mut writer, &message).await?,
+                    // The core has dropped this connection.
+                    Ok(None) => return Ok(()),
+                    Err(_) => control::send(&mut writer, &ToAgent::Ping).await?,
+                }
+                false
+            }
+            () = shared.hang_up.cancelled() => true,
+        };
         while let Ok(message) = messages.try_recv() {
             control::send(&mut writer, &message).await?;
         }
         writer.flush().await?;
+        if hanging_up {
+            writer.shutdown().await?;
+            // The agent hangs up when it has read everything, which ends the receiving side first.
+            tokio::time::sleep(GOODBYE).await;
+            return Ok(());
+        }
     }
 }
 
@@ -169,6 +184,7 @@ async fn serve_bulk(
     loop {
         tokio::select! {
             ended = &mut driver => return ended,
+            () = shared.hang_up.cancelled() => return Ok(()),
             stream = incoming.next(), if streams.len() < STREAMS => match stream {
                 Some(stream) => drop(streams.spawn(serve_stream(shared.clone(), stream))),
                 None => return Ok(()),

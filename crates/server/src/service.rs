@@ -114,6 +114,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     components.abort_all();
     drop(fs::remove_file(home.join("server.sock")));
     drop(server.shared.core.ask(Input::Dismiss).await);
+    server.shared.hang_up.cancel();
     let core = server.core;
     drop(server.shared);
     while components.join_next().await.is_some() {}
@@ -175,6 +176,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         news: news_receiver,
         activity: Activity::new(),
         stop,
+        hang_up: CancellationToken::new(),
         owner: options.owner,
         home: home.to_string_lossy().into_owned(),
         build: options.build,

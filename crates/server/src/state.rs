@@ -25,7 +25,10 @@ pub(crate) struct Shared {
     pub auth: Auth,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,
+    /// No new requests; those being answered come to their end.
     pub stop: CancellationToken,
+    /// Agents' connections end, after what was said to them is sent.
+    pub hang_up: CancellationToken,
     pub owner: String,
     pub home: String,
     pub build: String,

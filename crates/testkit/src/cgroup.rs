@@ -21,7 +21,9 @@ fn place<'a>(mount: &'a str, controllers: &str) -> Option<&'a str> {
     let (point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
     let ours = match controllers {
         "" => kind == "cgroup2",
-        names => kind == "cgroup" && names.split(',').all(|name| options.split(',').any(|option| option == name)),
+        names => {
+            kind == "cgroup" && names.split(',').all(|name| options.split(',').any(|option| option == name))
+        }
     };
     ours.then_some(point)
 }

@@ -85,7 +85,8 @@ impl Running {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
         kill_process(pid, signal).expect("a child that nobody has waited for can be signalled");
     }
 
@@ -101,7 +102,12 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 break status;
             }
-            assert!(begun.elapsed() < DEADLINE, "it did not end\n--- stdout\n{}\n--- stderr\n{}", self.out(), self.err());
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "it did not end\n--- stdout\n{}\n--- stderr\n{}",
+                self.out(),
+                self.err()
+            );
             std::thread::sleep(std::time::Duration::from_millis(2));
         };
         Finished { status, stdout: self.stdout.all(), stderr: self.stderr.all() }

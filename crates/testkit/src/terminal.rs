@@ -74,7 +74,8 @@ impl Terminal {
 
     /// Closes the window: the kernel tells whoever had the terminal.
     pub fn hang_up(self) -> (ExitStatus, String) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
         kill_process(pid, Signal::HUP).expect("a child that nobody has waited for can be signalled");
         self.finish()
     }

@@ -19,7 +19,6 @@ fn header(kind: EntryType, mode: u32, size: usize) -> Header {
     header
 }
 
-#[expect(clippy::unwrap_used, reason = "a helper of tests, which cannot fail on a vector")]
 fn archive() -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     let script = b"#!/bin/sh\necho hello from $0\n";

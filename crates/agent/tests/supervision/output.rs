@@ -62,7 +62,6 @@ fn a_full_disk_holds_the_task_up_and_loses_nothing() {
     assert_eq!(exit.outcome, Outcome::Exited { code: 3 });
     let expected: String = (1..=600_000).map(|number| format!("{number}\n")).collect();
     assert!(task.output() == [expected.into_bytes(), b"err\n".to_vec()]);
-    drop(task);
 }
 
 #[test]

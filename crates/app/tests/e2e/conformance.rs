@@ -59,7 +59,9 @@ async fn welcome(stream: UnixStream, hellos: mpsc::Sender<(NodeId, u32)>) {
             return std::future::pending().await;
         }
         let mut stream = BufReader::new(incoming.next().await.expect("the agent opens a stream"));
-        let Ok(Some(control::Received::Message(ToServer::Hello(hello)))) = control::receive(&mut stream).await else {
+        let Ok(Some(control::Received::Message(ToServer::Hello(hello)))) =
+            control::receive(&mut stream).await
+        else {
             panic!("an agent says hello first");
         };
         control::send(&mut stream, &ToAgent::Welcome { protocol: PROTOCOL }).await.expect("it hears us");

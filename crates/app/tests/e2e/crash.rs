@@ -212,9 +212,14 @@ fn check_whole(scene: &Scene, job: &str, moment: Moment) {
     match moment {
         // A kill between two launches of a gang lets the first rank end before the other has begun; it then never does.
         Moment::Submit | Moment::Start => {
-            assert!(!ran.is_empty() && ran.windows(2).all(|pair| pair[0] != pair[1]), "no rank ran twice: {ran:?}");
+            assert!(
+                !ran.is_empty() && ran.windows(2).all(|pair| pair[0] != pair[1]),
+                "no rank ran twice: {ran:?}"
+            );
         }
-        Moment::Run | Moment::End => assert_eq!(ran, (0..NODES).collect::<Vec<_>>(), "every rank ran exactly once"),
+        Moment::Run | Moment::End => {
+            assert_eq!(ran, (0..NODES).collect::<Vec<_>>(), "every rank ran exactly once")
+        }
     }
     let whole = (0..NODES).filter(|rank| check_beginning(scene, job, *rank) == LINES).count();
     assert!(whole >= 1, "the rank that ended first has its whole log");
@@ -231,8 +236,14 @@ fn check_cut_short(scene: &Scene, job: &str) {
 fn check_beginning(scene: &Scene, job: &str, rank: u32) -> usize {
     let (out, err) = scene.log(job, rank);
     let lines = out.lines().count();
-    assert!(expected("out", rank, LINES).starts_with(&out), "rank {rank}: stdout is not what was printed:\n{out}");
-    assert!(expected("err", rank, LINES).starts_with(&err), "rank {rank}: stderr is not what was printed:\n{err}");
+    assert!(
+        expected("out", rank, LINES).starts_with(&out),
+        "rank {rank}: stdout is not what was printed:\n{out}"
+    );
+    assert!(
+        expected("err", rank, LINES).starts_with(&err),
+        "rank {rank}: stderr is not what was printed:\n{err}"
+    );
     let written = scene.written(rank);
     assert!(lines >= written, "rank {rank} wrote {written} lines, and {lines} are in the log");
     lines
@@ -244,10 +255,19 @@ fn check_client_output(scene: &Scene) {
     let out = read("client.out");
     for rank in 0..NODES {
         let label = format!("out {rank} ");
-        let shown: Vec<&str> = out.lines().filter_map(|line| line.split_once(&label).map(|(_, i)| i)).collect();
+        let shown: Vec<&str> =
+            out.lines().filter_map(|line| line.split_once(&label).map(|(_, i)| i)).collect();
         let numbers: Vec<usize> = shown.iter().map(|i| i.trim().parse().expect("a number")).collect();
-        assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>(), "rank {rank}, as the client showed it:\n{out}");
-        assert!(numbers.len() >= scene.written(rank), "rank {rank}: the client lost lines:\n{out}\n{}", read("client.err"));
+        assert_eq!(
+            numbers,
+            (0..numbers.len()).collect::<Vec<_>>(),
+            "rank {rank}, as the client showed it:\n{out}"
+        );
+        assert!(
+            numbers.len() >= scene.written(rank),
+            "rank {rank}: the client lost lines:\n{out}\n{}",
+            read("client.err")
+        );
     }
 }
 

@@ -42,7 +42,10 @@ fn every_command_line_in_the_documentation_is_understood() {
         for line in command_lines(&text) {
             let words = as_question(&line).replacen("muster", "\"$MUSTER\"", 1);
             let mut shell = std::process::Command::new("sh");
-            shell.args(["-c", &words]).env("MUSTER", env!("CARGO_BIN_EXE_muster")).env("MUSTER_HOME", home.path());
+            shell
+                .args(["-c", &words])
+                .env("MUSTER", env!("CARGO_BIN_EXE_muster"))
+                .env("MUSTER_HOME", home.path());
             let done = shell.current_dir(home.work()).output().unwrap();
             let said = String::from_utf8_lossy(&done.stderr);
             assert!(done.status.success(), "{page}: `{line}`: {said}");

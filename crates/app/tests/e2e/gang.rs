@@ -55,8 +55,15 @@ fn check_meeting(home: &Home, job: &str, nodes: u32) -> Vec<Value> {
     given.sort_by_key(|task| task["rank"].as_u64());
     assert_eq!(given.len(), nodes as usize, "{text}");
     let hosts: Vec<&str> = given[0]["MUSTER_HOSTS"].as_str().expect("a list").split(',').collect();
-    assert_eq!(hosts.iter().collect::<BTreeSet<_>>().len(), nodes as usize, "every task has its own address: {hosts:?}");
-    assert!(hosts.iter().all(|host| host.parse::<Ipv4Addr>().expect("an address").is_loopback()), "{hosts:?}");
+    assert_eq!(
+        hosts.iter().collect::<BTreeSet<_>>().len(),
+        nodes as usize,
+        "every task has its own address: {hosts:?}"
+    );
+    assert!(
+        hosts.iter().all(|host| host.parse::<Ipv4Addr>().expect("an address").is_loopback()),
+        "{hosts:?}"
+    );
     let detail = home.job(job);
     for (rank, task) in given.iter().enumerate() {
         assert_eq!((&task["rank"], &task["world"]), (&json!(rank), &json!(nodes)));
@@ -171,9 +178,15 @@ fn a_gang_that_cannot_fit_waits_whole_and_starts_when_there_is_room() {
     assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 slots free")), "{why}");
     assert!(why["help"].as_str().is_some_and(|text| text.contains("--nodes 1")), "{why}");
     let waiting = home.job(&gang);
-    assert_eq!((&waiting["state"], &waiting["attempt"]), (&json!("queued"), &json!(0)), "no part of it starts");
+    assert_eq!(
+        (&waiting["state"], &waiting["attempt"]),
+        (&json!("queued"), &json!(0)),
+        "no part of it starts"
+    );
     let client = home.start(["run", "-N", "2", "--name", "watched", "--", "true"]);
-    muster_testkit::wait_for("the client to say what it waits for", || client.err().contains("waits for room"));
+    muster_testkit::wait_for("the client to say what it waits for", || {
+        client.err().contains("waits for room")
+    });
     home.touch("go");
     home.wait_for_state(&gang, "succeeded");
     assert_eq!(client.finish().code(), 0);
@@ -212,7 +225,10 @@ fn devices_are_claimed_whole_shown_and_given_back() {
     let view = home.json(["nodes", "--json"]);
     let held = |job: &str| -> BTreeSet<u64> {
         let devices = view[0]["devices"].as_array().unwrap().iter();
-        devices.filter(|device| device["job"] == json!(job)).map(|device| device["index"].as_u64().unwrap()).collect()
+        devices
+            .filter(|device| device["job"] == json!(job))
+            .map(|device| device["index"].as_u64().unwrap())
+            .collect()
     };
     home.touch("go");
     let mut seen = BTreeSet::new();
@@ -221,7 +237,8 @@ fn devices_are_claimed_whole_shown_and_given_back() {
         let log = home.ok(["logs", job]);
         let mut own = BTreeSet::new();
         for (line, task) in log.lines().zip(tasks(&home.job(job))) {
-            let devices = line.rsplit(' ').next().unwrap().split(',').map(|index| index.parse::<u64>().unwrap());
+            let devices =
+                line.rsplit(' ').next().unwrap().split(',').map(|index| index.parse::<u64>().unwrap());
             for device in devices {
                 assert!(seen.insert(device), "device {device} was given twice");
                 own.insert(device);

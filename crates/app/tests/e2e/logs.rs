@@ -16,9 +16,13 @@ fn the_two_outputs_come_apart_and_byte_for_byte() {
     let done = home.run(["run", "--", "sh", "-c", script]);
     assert_eq!(done.stdout, b"a\0b\xff\xfec\xc3last", "{}", done.err());
     let logs = home.run(["logs", "last"]);
-    assert_eq!((logs.stdout.as_slice(), logs.stderr.as_slice()), (&b"a\0b\xff\xfec\xc3last"[..], &b"err\r\n\xc0"[..]));
+    assert_eq!(
+        (logs.stdout.as_slice(), logs.stderr.as_slice()),
+        (&b"a\0b\xff\xfec\xc3last"[..], &b"err\r\n\xc0"[..])
+    );
     let lines = home.ok(["logs", "last", "--json"]);
-    let pieces: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let pieces: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(pieces.iter().any(|piece| piece["stream"] == "stderr" && piece["base64"].is_string()), "{lines}");
     assert!(pieces.iter().all(|piece| piece["rank"] == 0 && piece["attempt"] == 1), "{lines}");
 }
@@ -188,7 +192,8 @@ struct Follower {
 
 impl Follower {
     fn start(home: &Home, job: &str) -> Self {
-        let mut child = home.command(["logs", "-f", job]).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut child =
+            home.command(["logs", "-f", job]).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let reader = std::thread::spawn(move || {
             let delay = |line: std::io::Result<String>| {

@@ -3,8 +3,8 @@
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
 mod conformance;
-mod docs;
 mod crash;
+mod docs;
 mod gang;
 mod logs;
 mod many;

@@ -37,7 +37,8 @@ fn a_thousand_jobs_submitted_at_once_all_run() {
     let listed = home.json(["ps", "-a", "--json"]);
     let jobs = listed.as_array().unwrap();
     assert_eq!(jobs.len(), JOBS + BY_COMMAND);
-    let odd: Vec<&Value> = jobs.iter().filter(|job| job["state"] != "succeeded" || job["attempt"] != 1).collect();
+    let odd: Vec<&Value> =
+        jobs.iter().filter(|job| job["state"] != "succeeded" || job["attempt"] != 1).collect();
     assert_eq!(odd, [] as [&Value; 0]);
     let ids: std::collections::BTreeSet<_> = jobs.iter().map(|job| job["id"].as_str()).collect();
     assert_eq!(ids.len(), jobs.len());

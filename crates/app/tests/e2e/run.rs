@@ -66,7 +66,8 @@ fn a_command_that_cannot_run_is_named_with_a_hint() {
 #[test]
 fn a_setup_runs_first_and_its_failure_is_the_jobs() {
     let home = home();
-    let done = home.run(["run", "--setup", "echo before; echo x > made", "--", "sh", "-c", "cat made; echo after"]);
+    let done =
+        home.run(["run", "--setup", "echo before; echo x > made", "--", "sh", "-c", "cat made; echo after"]);
     assert_eq!((done.code(), done.out().as_str()), (0, "before\nx\nafter\n"), "{}", done.err());
     let done = home.run(["run", "--setup", "echo before; exit 7", "--", "echo", "never"]);
     assert_eq!((done.code(), done.out().as_str()), (7, "before\n"), "{}", done.err());
@@ -84,7 +85,10 @@ fn a_job_that_runs_too_long_is_ended_with_all_it_started() {
     assert!(done.err().contains("timeout") && done.err().contains("--timeout"), "{}", done.err());
     assert_eq!(with_word(&mark), []);
     let job = home.job("last");
-    assert_eq!((&job["state"], &job["reason"]), (&json!("failed"), &json!({"code": "timeout", "limit_ms": 400})));
+    assert_eq!(
+        (&job["state"], &job["reason"]),
+        (&json!("failed"), &json!({"code": "timeout", "limit_ms": 400}))
+    );
     assert_eq!(home.json(["why", "last", "--json"])["code"], "timeout");
 }
 
@@ -104,7 +108,8 @@ fn a_task_gets_the_submitters_environment_and_what_the_job_adds() {
     let (asked, told) = lines[2].split_once(' ').unwrap();
     assert_eq!(asked, told, "the shell's own idea of where it is");
 
-    let script = r#"echo "${FROM_SHELL-none}|${SHARED-none}|$GIVEN|$RANK"; [ -n "$PATH$HOME" ] && ls / >/dev/null"#;
+    let script =
+        r#"echo "${FROM_SHELL-none}|${SHARED-none}|$GIVEN|$RANK"; [ -n "$PATH$HOME" ] && ls / >/dev/null"#;
     let mut command = home.command(["run", "--clean-env", "-e", "GIVEN=yes", "--", "sh", "-c", script]);
     command.env("FROM_SHELL", "here");
     let done = muster_testkit::Running::start(command).finish();

@@ -43,7 +43,8 @@ fn a_selector_that_fits_several_or_none_is_refused_with_words() {
     };
     let ids: Vec<String> = (0..40).map(submit).collect();
     let beginning = |id: &str| id["job_".len()..].chars().next();
-    let twin = ids.iter().find(|id| ids.iter().any(|other| other != *id && beginning(other) == beginning(id)));
+    let twin =
+        ids.iter().find(|id| ids.iter().any(|other| other != *id && beginning(other) == beginning(id)));
     let short = &twin.expect("two of forty ids begin with the same letter")[..="job_".len()];
     let done = home.run(["show", short]);
     assert_eq!(done.code(), 2, "{}", done.err());

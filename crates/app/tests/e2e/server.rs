@@ -80,7 +80,12 @@ fn another_binary_replaces_the_server_and_jobs_survive() {
     wait_for_progress(&home, 10);
     home.touch("end");
     let done = client.finish();
-    assert_eq!((done.code(), done.out().as_str()), (3, "up\n"), "a client of the old server goes on: {}", done.err());
+    assert_eq!(
+        (done.code(), done.out().as_str()),
+        (3, "up\n"),
+        "a client of the old server goes on: {}",
+        done.err()
+    );
     home.wait_for_state(&job, "succeeded");
     assert_eq!(home.job(&job)["attempt"], 1);
     check_count(&home, &job);
@@ -90,7 +95,8 @@ fn another_binary_replaces_the_server_and_jobs_survive() {
 fn a_stopped_server_leaves_its_jobs_running() {
     let home = home();
     let job = home.submit(&["--", "sh", "-c", &counting("end")]);
-    let ends = home.submit(&["--", "sh", "-c", &format!("echo before; {}; echo after; exit 9", until("alone"))]);
+    let ends =
+        home.submit(&["--", "sh", "-c", &format!("echo before; {}; echo after; exit 9", until("alone"))]);
     wait_for_progress(&home, 10);
     home.wait_for_state(&ends, "running");
     let server = home.server_pid();
@@ -98,7 +104,10 @@ fn a_stopped_server_leaves_its_jobs_running() {
     assert_eq!((&said["running"], &said["unfinished_jobs"]), (&json!(false), &json!(2)));
     assert!(!is_alive(server));
     let done = home.run(["server", "status", "--json"]);
-    assert_eq!((done.code(), serde_json::from_slice::<Value>(&done.stdout).unwrap()), (1, json!({"running": false})));
+    assert_eq!(
+        (done.code(), serde_json::from_slice::<Value>(&done.stdout).unwrap()),
+        (1, json!({"running": false}))
+    );
     assert_eq!(home.run(["server", "stop"]).code(), 0, "stopping what does not run is no error");
     // One job ends while nobody looks.
     home.touch("alone");
@@ -183,7 +192,8 @@ fn a_named_server_is_reached_by_address_and_token() {
     };
     let done = remote(&["run", "--", "sh", "-c", "echo $RANK over TCP; exit 6"], Some(&token));
     assert_eq!((done.code(), done.out().as_str()), (6, "0 over TCP\n"), "{}", done.err());
-    let status: Value = serde_json::from_slice(&remote(&["server", "status", "--json"], Some(&token)).stdout).unwrap();
+    let status: Value =
+        serde_json::from_slice(&remote(&["server", "status", "--json"], Some(&token)).stdout).unwrap();
     assert_eq!(status["pid"], json!(server.pid()));
     for wrong in [None, Some("wrong"), Some("")] {
         let done = remote(&["ps"], wrong);
@@ -262,7 +272,9 @@ fn problems_name_what_is_wrong() {
 
     let door = home.door();
     let json = |text: &str| {
-        Request::new("POST", "/api/v1/jobs").header("content-type", "application/json").body(text.as_bytes().to_vec())
+        Request::new("POST", "/api/v1/jobs")
+            .header("content-type", "application/json")
+            .body(text.as_bytes().to_vec())
     };
     door.ask(&json("{")).problem(400, "invalid_request");
     door.ask(&json("[]")).problem(400, "invalid_request");
@@ -319,7 +331,10 @@ fn pages_show_each_job_once() {
     assert_eq!(seen, ids);
     assert_eq!(sizes, [10, 10, 5]);
     let exactly = home.get("/api/v1/jobs?limit=28").json();
-    assert_eq!((exactly["items"].as_array().map(Vec::len), &exactly["next_cursor"]), (Some(28), &Value::Null));
+    assert_eq!(
+        (exactly["items"].as_array().map(Vec::len), &exactly["next_cursor"]),
+        (Some(28), &Value::Null)
+    );
     wait_for("all to be over", || home.get("/api/v1/server").json()["unfinished_jobs"] == 0);
 }
 

@@ -37,7 +37,8 @@ fn the_code_is_copied_as_it_is_without_what_is_ignored() {
     let list = "find . -mindepth 1 \\( -type d -printf '%P/\\n' \\) -o \\( -type l -printf '%P -> %l\\n' \\) \
                 -o -printf '%P %m\\n' | LC_ALL=C sort";
     let done = home.run(["run", "--", "sh", "-c", list]);
-    let ordinary = format!("{:o}", fs::metadata(work.join(".gitignore")).unwrap().permissions().mode() & 0o777);
+    let ordinary =
+        format!("{:o}", fs::metadata(work.join(".gitignore")).unwrap().permissions().mode() & 0o777);
     let expected = [
         ".gitignore @".replace('@', &ordinary),
         ".hidden/".into(),
@@ -117,7 +118,12 @@ fn what_the_code_is_when_the_job_is_submitted_is_what_runs() {
     // A large tree is sent in pieces, and comes together again.
     let large: Vec<u8> = (0..24u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(home.work().join("large.bin"), &large).unwrap();
-    let id = home.submit(&["--", "sh", "-c", "cp large.bin \"$SHARED/copy.bin\"; mv \"$SHARED/copy.bin\" \"$SHARED/done\""]);
+    let id = home.submit(&[
+        "--",
+        "sh",
+        "-c",
+        "cp large.bin \"$SHARED/copy.bin\"; mv \"$SHARED/copy.bin\" \"$SHARED/done\"",
+    ]);
     home.wait_for_state(&id, "succeeded");
     wait_for("the copy", || home.shared().join("done").exists());
     assert!(fs::read(home.shared().join("done")).unwrap() == large, "the copy differs");

@@ -108,7 +108,14 @@ fn stop_asks_first_and_kills_after_the_grace() {
     home.ok(["stop", &id, "--grace", "300ms"]);
     assert!(begun.elapsed() < Duration::from_secs(8), "the flag goes before the job's own grace");
 
-    let id = home.submit(&["--grace", "1h", "--", "sh", "-c", &polite.replace("up", "up4").replace("saved", "saved4")]);
+    let id = home.submit(&[
+        "--grace",
+        "1h",
+        "--",
+        "sh",
+        "-c",
+        &polite.replace("up", "up4").replace("saved", "saved4"),
+    ]);
     home.wait_for_file("up4");
     home.ok(["stop", &id, "--force"]);
     assert!(!home.shared().join("saved4").exists(), "--force does not ask");

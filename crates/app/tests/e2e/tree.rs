@@ -71,7 +71,18 @@ impl Scene {
     fn cling(&self, name: &str, end: &str) -> String {
         let up = self.home.shared().join(name);
         let up = up.to_str().expect("a temporary path is text");
-        let id = self.home.submit(&["--grace", "100ms", "--", python(), "-I", "-S", "clinging.py", &self.mark, up, end]);
+        let id = self.home.submit(&[
+            "--grace",
+            "100ms",
+            "--",
+            python(),
+            "-I",
+            "-S",
+            "clinging.py",
+            &self.mark,
+            up,
+            end,
+        ]);
         self.home.wait_for_file(name);
         id
     }
@@ -93,7 +104,19 @@ impl Scene {
         assert_eq!(with_word(&self.mark), [], "left behind by a task that ended by itself");
 
         let timed = self.home.shared().join("timed");
-        let words = ["run", "--timeout", "2s", "--grace", "50ms", "--", python(), "-I", "-S", "clinging.py", &self.mark];
+        let words = [
+            "run",
+            "--timeout",
+            "2s",
+            "--grace",
+            "50ms",
+            "--",
+            python(),
+            "-I",
+            "-S",
+            "clinging.py",
+            &self.mark,
+        ];
         let done = self.home.run(words.iter().copied().chain([timed.to_str().expect("text"), "wait"]));
         assert_eq!(done.code(), 124, "{}", done.err());
         assert_eq!(with_word(&self.mark), [], "left behind by a task that ran out of time");
@@ -111,10 +134,17 @@ impl Scene {
 
 /// `freezer` or `unified`: the hierarchy a group is in, by what only that one has in its root.
 fn hierarchy(group: &std::path::Path) -> String {
-    let root = group.ancestors().skip(1).find(|above| above.join("cgroup.procs").exists() && !above.to_string_lossy().contains("muster-"));
+    let root = group
+        .ancestors()
+        .skip(1)
+        .find(|above| above.join("cgroup.procs").exists() && !above.to_string_lossy().contains("muster-"));
     let root = root.expect("a group is in a hierarchy");
     let is_unified = root.join("cgroup.controllers").exists();
-    if is_unified { "unified".into() } else { root.file_name().expect("a name").to_string_lossy().into_owned() }
+    if is_unified {
+        "unified".into()
+    } else {
+        root.file_name().expect("a name").to_string_lossy().into_owned()
+    }
 }
 
 #[test]
