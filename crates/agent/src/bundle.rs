@@ -66,6 +66,7 @@ impl Cache {
     /// The cache in this directory, without what an earlier agent left unfinished.
     pub(crate) fn open(dir: PathBuf) -> io::Result<Cache> {
         fs::create_dir_all(&dir)?;
+        disk::spread_out(&dir);
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;
             if entry.file_name().to_str().is_none_or(|name| name.parse::<BundleId>().is_err()) {

@@ -14,30 +14,41 @@ pub use declared::{Declared, ParseError};
 
 use muster_model::node::{Device, Vendor};
 
-/// The devices of this node, each vendor's numbered from 0. May take seconds where a driver is slow: call it from a
+/// The devices of this node, each with a number of its own. May take seconds where a driver is slow: call it from a
 /// thread that may block.
 pub fn discover(declared: &[Declared]) -> Vec<Device> {
-    if !declared.is_empty() {
-        return Declared::devices(declared);
+    let mut devices = match declared {
+        [] => nvidia::discover().into_iter().chain(ascend::discover()).collect(),
+        declared => Declared::devices(declared),
+    };
+    let first = first_ascend(&devices);
+    for device in devices.iter_mut().filter(|device| device.vendor == Vendor::Ascend) {
+        device.index += first;
     }
-    let mut devices = nvidia::discover();
-    devices.extend(ascend::discover());
     devices
 }
 
-/// The variables through which a task sees the devices it was given, and no others. All are always set, also for a task
-/// without devices: an absent variable means every device, an empty one means none.
-pub fn visible(devices: &[&Device]) -> Vec<(String, String)> {
-    let list = |vendor| {
-        let numbers =
-            devices.iter().filter(|device| device.vendor == vendor).map(|device| device.index.to_string());
-        numbers.collect::<Vec<_>>().join(",")
+/// Every driver counts from 0, and a node's devices must be told apart by their numbers: where there are both, the
+/// Ascend ones come after the others.
+fn first_ascend(devices: &[Device]) -> u32 {
+    let nvidia = devices.iter().filter(|device| device.vendor == Vendor::Nvidia);
+    nvidia.map(|device| device.index + 1).max().unwrap_or(0)
+}
+
+/// The variables through which a task sees those of the node's devices that it was given, and no others. All are always
+/// set, also for a task without devices: an absent variable means every device, an empty one means none.
+pub fn visible(node: &[Device], given: &[u32]) -> Vec<(String, String)> {
+    let given: Vec<&Device> = node.iter().filter(|device| given.contains(&device.index)).collect();
+    // As the driver counts, not the node.
+    let list = |vendor, first: u32| {
+        let own = given.iter().filter(|device| device.vendor == vendor);
+        own.map(|device| (device.index - first).to_string()).collect::<Vec<_>>().join(",")
     };
     let mut variables = vec![
-        ("CUDA_VISIBLE_DEVICES".to_owned(), list(Vendor::Nvidia)),
-        ("ASCEND_RT_VISIBLE_DEVICES".to_owned(), list(Vendor::Ascend)),
+        ("CUDA_VISIBLE_DEVICES".to_owned(), list(Vendor::Nvidia, 0)),
+        ("ASCEND_RT_VISIBLE_DEVICES".to_owned(), list(Vendor::Ascend, first_ascend(node))),
     ];
-    if devices.iter().any(|device| device.vendor == Vendor::Nvidia) {
+    if given.iter().any(|device| device.vendor == Vendor::Nvidia) {
         // CUDA otherwise counts the fastest first, and our numbers, which are NVML's, would name other devices.
         variables.push(("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned()));
     }
@@ -48,9 +59,9 @@ pub fn visible(devices: &[&Device]) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    fn visible_of(declared: &str, indices: &[usize]) -> Vec<(String, String)> {
-        let devices = discover(&[declared.parse().unwrap()]);
-        visible(&indices.iter().map(|index| &devices[*index]).collect::<Vec<_>>())
+    fn visible_of(declared: &str, given: &[u32]) -> Vec<(String, String)> {
+        let declared: Vec<Declared> = declared.split(' ').map(|text| text.parse().unwrap()).collect();
+        visible(&discover(&declared), given)
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -67,6 +78,17 @@ mod tests {
         assert_eq!(visible_of("H100:4", &[1, 3]), pairs(&nvidia));
         let ascend = [("CUDA_VISIBLE_DEVICES", ""), ("ASCEND_RT_VISIBLE_DEVICES", "0")];
         assert_eq!(visible_of("ascend:1", &[0]), pairs(&ascend));
+    }
+
+    #[test]
+    fn devices_of_two_makers_have_numbers_of_their_own_and_are_seen_under_their_drivers() {
+        let declared = ["ascend:2", "H100:2"].map(|text| text.parse().unwrap());
+        let numbers: Vec<_> =
+            discover(&declared).iter().map(|device| (device.vendor, device.index)).collect();
+        let expected = [(Vendor::Ascend, 2), (Vendor::Ascend, 3), (Vendor::Nvidia, 0), (Vendor::Nvidia, 1)];
+        assert_eq!(numbers, expected);
+        let ascend = [("CUDA_VISIBLE_DEVICES", ""), ("ASCEND_RT_VISIBLE_DEVICES", "1")];
+        assert_eq!(visible_of("ascend:2 H100:2", &[3]), pairs(&ascend));
     }
 
     #[test]

@@ -4,12 +4,17 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
 use crate::tree::boot_id;
+
+/// How long the lock of a dead agent may be held by what it left behind.
+const LEGACY: Duration = Duration::from_secs(2);
 
 /// Why this process cannot be the agent of its directory.
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +53,8 @@ pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     let failed = |path: PathBuf| move |source| Error::Io { path, source };
     std::fs::create_dir_all(dir.parent().unwrap_or(dir)).map_err(failed(dir.to_owned()))?;
     disk::make_dir(dir).map_err(failed(dir.to_owned()))?;
-    let lock = lock(&dir.join("agent.lock"))?;
     let path = dir.join("agent.json");
+    let lock = lock(&dir.join("agent.lock"), &path)?;
     // A power cut may leave nothing readable: then the records beside it are not to be trusted either, and an agent
     // with another incarnation says so.
     let before = disk::read_json::<Identity>(&path).unwrap_or_default();
@@ -64,15 +69,30 @@ pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     Ok(Agent { identity, is_new_boot, _lock: lock })
 }
 
-fn lock(path: &Path) -> Result<File, Error> {
+/// Take the lock, unless a living agent has it. One that was killed while it was starting a supervisor has left the lock
+/// to that for a moment, until it becomes a supervisor and lets go.
+fn lock(path: &Path, identity: &Path) -> Result<File, Error> {
     let failed = |source| Error::Io { path: path.to_owned(), source };
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::AGAIN) => Err(Error::AlreadyRunning),
-        Err(errno) => Err(failed(errno.into())),
+    let deadline = Instant::now() + LEGACY;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::AGAIN) if is_alive(identity) || deadline <= Instant::now() => {
+                return Err(Error::AlreadyRunning);
+            }
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(errno) => return Err(failed(errno.into())),
+        }
     }
+}
+
+/// Whether the last agent that took the lock lives, as far as its number tells.
+fn is_alive(identity: &Path) -> bool {
+    let last = disk::read_json::<Identity>(identity).unwrap_or_default();
+    let pid = last.and_then(|last| Pid::from_raw(i32::try_from(last.pid).ok()?));
+    pid.is_some_and(|pid| test_kill_process(pid).is_ok())
 }
 
 fn random_name() -> io::Result<String> {

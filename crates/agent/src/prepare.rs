@@ -35,7 +35,7 @@ pub(crate) enum Error {
 pub(crate) enum Prepared {
     Ready,
     /// The server has forgotten that this task is over.
-    Over(Box<Ended>),
+    Over(Ended),
 }
 
 /// What preparing needs besides the task itself.
@@ -68,19 +68,19 @@ pub(crate) async fn prepare(
 enum Begun {
     Ready,
     Unfinished,
-    Over(Box<Ended>),
+    Over(Ended),
 }
 
 fn begin(dir: &TaskDir, record: &Record, has_bundle: bool) -> Result<Begun, Error> {
     if let Some(path) = &record.prepare.in_place {
         check_in_place(path)?;
     }
-    if fs::symlink_metadata(dir.path()).is_err() {
-        disk::make_dir(dir.path())?;
-    } else if let Found::Forgotten(ended) = dir.read()? {
-        return Ok(Begun::Over(ended));
+    disk::make_dir(dir.path())?;
+    match dir.read()? {
+        Found::Forgotten(ended) => return Ok(Begun::Over(ended)),
+        Found::Task(..) => {}
+        Found::Nothing => dir.write(record)?,
     }
-    dir.write(record)?;
     disk::make_dir(&dir.output())?;
     disk::make_dir(dir.log().path())?;
     if !has_bundle && record.prepare.in_place.is_none() {

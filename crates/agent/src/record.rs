@@ -1,12 +1,15 @@
 //! What the agent remembers of a task: a directory of its own, and in it one record, written before anything is done.
 //!
-//! The record holds what the server asked for and what the agent promised, never what can be observed: whether a task
-//! runs is the supervisor's to say. Old and new agents read each other's records: fields are only ever added, and a
-//! record of a newer format than this agent knows is left alone.
+//! The record holds what the server asked for, what the agent promised and how it ended, never what can be observed:
+//! whether a task runs is the supervisor's to say. It is a file of lines that only ever grows, so that a task costs one
+//! file and not one for each thing that happens to it; a line that a kill or a full disk cut short is as good as never
+//! written. Old and new agents read each other's records: fields and lines are only ever added, and a record of a newer
+//! format than this agent knows is left alone.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -17,23 +20,18 @@ use muster_model::{JobId, TaskId};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
+use crate::supervisor::LAUNCH;
 
 /// The format of a record; raised when an older agent must not touch it.
 const FORMAT: u32 = 1;
 
-/// What is remembered of a task.
+/// What was asked for and promised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     format: u32,
     pub(crate) prepare: Prepare,
     /// What was promised to its peers; kept from others until the task has ended.
     pub(crate) address: Option<Address>,
-    /// Its start was begun, and may have happened.
-    pub(crate) launched: bool,
-    /// How long it may run; known when it is launched.
-    #[serde(default)]
-    pub(crate) timeout_ms: Option<u64>,
-    pub(crate) ended: Option<Ended>,
 }
 
 /// How a task ended; the same for every repetition.
@@ -44,18 +42,26 @@ pub(crate) struct Ended {
     pub(crate) started_at: Option<Timestamp>,
 }
 
+/// A line of the record.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Task(Box<Record>),
+    Ended(Ended),
+}
+
 /// What is found where a record may be.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Found {
-    Record(Box<Record>),
+    Task(Box<Record>, Option<Ended>),
     /// The server has all of it; only the task's files are kept, and how it ended.
-    Forgotten(Box<Ended>),
+    Forgotten(Ended),
     Nothing,
 }
 
 impl Record {
     pub(crate) fn new(prepare: Prepare, address: Option<Address>) -> Record {
-        Record { format: FORMAT, prepare, address, launched: false, timeout_ms: None, ended: None }
+        Record { format: FORMAT, prepare, address }
     }
 }
 
@@ -66,8 +72,8 @@ pub(crate) struct TaskDir {
 }
 
 impl TaskDir {
-    const RECORD: &str = "record.json";
-    const FORGOTTEN: &str = "forgotten.json";
+    const RECORD: &str = "record";
+    const FORGOTTEN: &str = "forgotten";
     const KEPT: [&str; 3] = ["work", "output", TaskDir::FORGOTTEN];
 
     pub(crate) fn new(tasks: &Path, task: &TaskId) -> TaskDir {
@@ -96,20 +102,40 @@ impl TaskDir {
         SegmentDir::new(self.path.join("log"))
     }
 
+    /// Write down what was asked for and promised. The directory is there.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
-        disk::write_json(&self.path.join(TaskDir::RECORD), record)
+        self.append(&Line::Task(Box::new(record.clone())))
+    }
+
+    /// Write down how it ended.
+    pub(crate) fn write_ended(&self, ended: &Ended) -> io::Result<()> {
+        self.append(&Line::Ended(ended.clone()))
+    }
+
+    fn append(&self, line: &Line) -> io::Result<()> {
+        // A line end first, since the line before may have been cut short.
+        let mut bytes = vec![b'\n'];
+        serde_json::to_writer(&mut bytes, line)?;
+        bytes.push(b'\n');
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create(true).mode(0o600).open(self.path.join(TaskDir::RECORD))?;
+        file.write_all(&bytes)
     }
 
     pub(crate) fn read(&self) -> io::Result<Found> {
-        let Some(record) = disk::read_json::<Record>(&self.path.join(TaskDir::RECORD))? else {
-            let forgotten = disk::read_json::<Record>(&self.path.join(TaskDir::FORGOTTEN))?;
-            let ended = forgotten.and_then(|record| record.ended);
-            return Ok(ended.map_or(Found::Nothing, |ended| Found::Forgotten(Box::new(ended))));
-        };
-        if record.format > FORMAT {
-            return Err(io::Error::new(ErrorKind::Unsupported, "the record is of a newer agent"));
+        if let Some(text) = read(&self.path.join(TaskDir::RECORD))? {
+            return Ok(match parse(&text)? {
+                (Some(record), ended) => Found::Task(record, ended),
+                (None, _) => Found::Nothing,
+            });
         }
-        Ok(Found::Record(Box::new(record)))
+        let forgotten = read(&self.path.join(TaskDir::FORGOTTEN))?.unwrap_or_default();
+        Ok(parse(&forgotten)?.1.map_or(Found::Nothing, Found::Forgotten))
+    }
+
+    /// Whether it was given to a supervisor, or was about to be.
+    pub(crate) fn was_launched(&self) -> bool {
+        self.path.join(LAUNCH).exists()
     }
 
     /// Drop the record, the log and whatever holds the task's environment; keep its files. The record goes last, so
@@ -136,6 +162,30 @@ impl TaskDir {
     pub(crate) fn remove(&self) -> io::Result<()> {
         disk::remove_tree(&self.path)
     }
+}
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse(text: &[u8]) -> io::Result<(Option<Box<Record>>, Option<Ended>)> {
+    let (mut task, mut ended) = (None, None);
+    for line in text.split(|byte| *byte == b'\n') {
+        match serde_json::from_slice(line) {
+            Ok(Line::Task(record)) if record.format > FORMAT => {
+                return Err(io::Error::new(ErrorKind::Unsupported, "the record is of a newer agent"));
+            }
+            Ok(Line::Task(record)) => task = Some(record),
+            Ok(Line::Ended(end)) => ended = Some(end),
+            // Cut short, or from a newer agent that knows how to do without us understanding it.
+            Err(_) => {}
+        }
+    }
+    Ok((task, ended))
 }
 
 /// The tasks that have a directory, with it. Other names are none of our business.
@@ -181,26 +231,53 @@ mod tests {
         (task, dir)
     }
 
+    fn ended() -> Ended {
+        let end = TaskEnd { failure: None, log_bytes: Some(7) };
+        Ended { end, at: Timestamp::UNIX_EPOCH, started_at: None }
+    }
+
     #[test]
     fn a_record_is_read_back_and_a_newer_one_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
         let (task, dir) = task_dir(home.path(), "task0.job_0123456789.1");
-        assert!(matches!(dir.read().unwrap(), Found::Nothing));
+        assert_eq!(dir.read().unwrap(), Found::Nothing);
         let mut record = record(&task);
         dir.write(&record).unwrap();
-        assert!(matches!(dir.read().unwrap(), Found::Record(read) if *read == record));
+        assert_eq!(dir.read().unwrap(), Found::Task(Box::new(record.clone()), None));
+        dir.write_ended(&ended()).unwrap();
+        assert_eq!(dir.read().unwrap(), Found::Task(Box::new(record.clone()), Some(ended())));
         record.format = FORMAT + 1;
         dir.write(&record).unwrap();
         assert!(dir.read().is_err());
     }
 
     #[test]
+    fn a_line_that_was_cut_short_was_never_written() {
+        let home = tempfile::tempdir().unwrap();
+        let (task, dir) = task_dir(home.path(), "task0.job_0123456789.1");
+        let (record, path) = (record(&task), dir.path().join(TaskDir::RECORD));
+        dir.write(&record).unwrap();
+        let first = fs::read(&path).unwrap().len();
+        dir.write_ended(&ended()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..whole.len() - 1 {
+            fs::write(&path, &whole[..cut]).unwrap();
+            // Without its line end, a line that is all there counts.
+            let is_there = cut + 1 >= first;
+            let found = if is_there { Found::Task(Box::new(record.clone()), None) } else { Found::Nothing };
+            assert_eq!(dir.read().unwrap(), found, "{cut} of {}", whole.len());
+            dir.write(&record).unwrap();
+            dir.write_ended(&ended()).unwrap();
+            assert_eq!(dir.read().unwrap(), Found::Task(Box::new(record.clone()), Some(ended())), "{cut}");
+        }
+    }
+
+    #[test]
     fn forgetting_keeps_the_files_of_the_task_and_nothing_else() {
         let home = tempfile::tempdir().unwrap();
         let (task, dir) = task_dir(home.path(), "task0.job_0123456789.1");
-        let end = TaskEnd { failure: None, log_bytes: Some(7) };
-        let ended = Ended { end, at: Timestamp::UNIX_EPOCH, started_at: None };
-        dir.write(&Record { ended: Some(ended.clone()), ..record(&task) }).unwrap();
+        dir.write(&record(&task)).unwrap();
+        dir.write_ended(&ended()).unwrap();
         for kept in [dir.work(), dir.output(), dir.log().path().to_owned()] {
             fs::create_dir(&kept).unwrap();
             fs::write(kept.join("file"), "x").unwrap();
@@ -213,9 +290,9 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["forgotten.json", "output", "work"]);
+        assert_eq!(left, ["forgotten", "output", "work"]);
         assert!(dir.work().join("file").exists());
-        assert!(matches!(dir.read().unwrap(), Found::Forgotten(remembered) if *remembered == ended));
+        assert_eq!(dir.read().unwrap(), Found::Forgotten(ended()));
     }
 
     #[test]

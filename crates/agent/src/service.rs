@@ -119,6 +119,7 @@ impl Service {
     pub(crate) fn open(options: &Options, agent: &Agent) -> io::Result<Service> {
         let tasks_dir = options.dir.join("tasks");
         disk::make_dir(&tasks_dir)?;
+        disk::spread_out(&tasks_dir);
         let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"))?);
         let (appeared, watched) = watch::channel(());
         let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()));
@@ -221,7 +222,6 @@ impl Service {
     fn on_done(&mut self, id: &TaskId, report: Report) {
         self.tidy_at = Some(Instant::now() + TIDY);
         let Some(task) = self.tasks.change(id) else { return };
-        task.record = report.record;
         task.pipes = report.pipes;
         if let Some(supervisor) = report.supervisor {
             self.await_supervisor(id, supervisor);
@@ -229,7 +229,7 @@ impl Service {
         match &report.outcome {
             Outcome::Prepared => self.watch(id),
             Outcome::Launched => self.ship(id),
-            Outcome::Ended(_) => self.on_ended(id),
+            Outcome::Ended(ended) => self.on_ended(id, ended.end.log_bytes),
             _ => {}
         }
         let Some(task) = self.tasks.change(id) else { return };

@@ -76,9 +76,7 @@ fn launch_of(
 ) -> supervisor::Launch {
     let prepare = &record.prepare;
     let id = prepare.task.to_string();
-    let given: Vec<_> =
-        means.devices.iter().filter(|device| prepare.devices.contains(&device.index)).collect();
-    let visible = device::visible(&given);
+    let visible = device::visible(&means.devices, &prepare.devices);
     let setup = launch.setup.iter().map(|argv| Step { kind: StepKind::Setup, argv: argv.clone() });
     let command = Step { kind: StepKind::Command, argv: launch.command.clone() };
     supervisor::Launch {

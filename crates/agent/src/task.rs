@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_link::log::SegmentDir;
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
@@ -99,7 +99,7 @@ pub fn start(exe: &Path, dir: &Path, launch: &Launch) -> Result<Spawned, Error> 
         .mode(0o700)
         .create(dir.join(LOG))
         .map_err(Error::io("make the directory", dir))?;
-    let Some(lock) = lock(dir)? else { return Err(Error::Supervised { dir: dir.clone() }) };
+    let lock = lock_alone(dir)?;
     if has_log(dir)? || dir.join(EXIT).exists() {
         return Err(Error::AlreadyStarted { dir: dir.clone() });
     }
@@ -121,7 +121,7 @@ pub fn observe(dir: &Path) -> Result<Observation, Error> {
     if !dir.join(LAUNCH).exists() {
         return Ok(Observation::NotStarted);
     }
-    let is_free = lock(dir)?.is_some();
+    let is_free = lock(dir, FlockOperation::NonBlockingLockShared)?.is_some();
     observe_after_lock(dir, is_free)
 }
 
@@ -131,7 +131,8 @@ fn observe_after_lock(dir: &Path, is_free: bool) -> Result<Observation, Error> {
         return Ok(Observation::Ended(exit));
     }
     let started = read::<Started>(dir, STARTED).map_err(Error::io("read the start", dir))?;
-    if !is_free {
+    let is_known_dead = started.as_ref().is_some_and(|started| !started.supervisor.is_alive());
+    if !is_free && !is_known_dead {
         return Ok(started.map_or(Observation::Starting, Observation::Running));
     }
     match started {
@@ -180,12 +181,30 @@ pub fn watch(dir: &Path, supervisor: Option<Process>) -> Result<OwnedFd, Error> 
     open_control(dir).map(OwnedFd::from).map_err(Error::io("watch the supervisor", dir))
 }
 
-/// Take the lock that a living supervisor has. None if it does.
-fn lock(dir: &Path) -> Result<Option<File>, Error> {
+/// Take the lock that a living supervisor has, to be the only one who starts or buries.
+///
+/// A process that this agent is just starting has copies of all our descriptors until it becomes its program, this one
+/// included, and so keeps a lock a little longer than we do. Therefore a lock that is taken is tried for a while. For
+/// the same reason observers share it: they must not seem to be supervisors to each other.
+fn lock_alone(dir: &Path) -> Result<File, Error> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    loop {
+        if let Some(file) = lock(dir, FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(file);
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::Supervised { dir: dir.to_owned() });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// None if it is taken.
+fn lock(dir: &Path, operation: FlockOperation) -> Result<Option<File>, Error> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600);
     let file = options.open(dir.join(SUPERVISOR_LOG)).map_err(Error::io("open the supervisor's log", dir))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match flock(&file, operation) {
         Ok(()) => Ok(Some(file)),
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(Error::io("lock the supervisor's log", dir)(error)),

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::Error;
 use crate::home::{Home, Running};
 
+/// How often a server that was killed while it started is started again.
+const MAX_STARTS: u32 = 3;
 /// A start takes milliseconds; on a machine that swaps, or on a slow network disk, much more.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 /// An old server has only to close its files: its jobs do not wait for it.
@@ -144,26 +147,47 @@ async fn is_same_build(home: &Home, client: &Client) -> Result<bool, Error> {
 
 /// Starts the server and waits until it says that it serves. The caller holds the lock.
 async fn start(home: &Home) -> Result<Client, Error> {
+    let mut starts = 1;
+    loop {
+        match start_once(home).await? {
+            Start::Serves(client) => return Ok(client),
+            // Somebody killed it, which says nothing about the next one; a server that fails by itself will again.
+            Start::Ended { killed: true, .. } if starts < MAX_STARTS => starts += 1,
+            Start::Ended { error, .. } => return Err(error),
+        }
+    }
+}
+
+enum Start {
+    Serves(Client),
+    Ended { killed: bool, error: Error },
+}
+
+async fn start_once(home: &Home) -> Result<Start, Error> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(home.log());
     let log = log.map_err(|error| Error::io(format!("write {}", home.log().display()), &error))?;
     let log_start = log.metadata().map_or(0, |file| file.len());
     let mut child = spawn(home, log).map_err(|error| Error::io("start the private server", &error))?;
-    let problem = match timeout(START_DEADLINE, ready(&mut child)).await {
+    let (killed, problem) = match timeout(START_DEADLINE, ready(&mut child)).await {
         Ok(Ok(true)) => match connect(home).await? {
-            Some(client) => return Ok(client),
-            None => "the private server ended right after its start".to_owned(),
+            Some(client) => return Ok(Start::Serves(client)),
+            None => (true, "the private server ended right after its start".to_owned()),
         },
-        Ok(Ok(false)) => format!("the private server did not start{}", exit_status(&mut child)),
-        Ok(Err(error)) => format!("the private server did not start: {error}"),
+        Ok(Ok(false)) => {
+            let killed = child.wait().is_ok_and(|status| status.signal().is_some());
+            (killed, format!("the private server did not start{}", exit_status(&mut child)))
+        }
+        Ok(Err(error)) => (false, format!("the private server did not start: {error}")),
         Err(_) => {
             // Half started it would hold its lock against the next try. That it cannot be killed is said below.
             let _ = child.kill().and_then(|()| child.wait());
-            format!("the private server was not ready after {} seconds", START_DEADLINE.as_secs())
+            (false, format!("the private server was not ready after {} seconds", START_DEADLINE.as_secs()))
         }
     };
-    Err(Error::failed(problem)
+    let error = Error::failed(problem)
         .details(log_tail(&home.log(), log_start))
-        .hint(format!("its log is {}", home.log().display())))
+        .hint(format!("its log is {}", home.log().display()));
+    Ok(Start::Ended { killed, error })
 }
 
 fn spawn(home: &Home, log: File) -> io::Result<Child> {

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -67,6 +68,7 @@ impl Local {
         }
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join("agent.log"))?;
         let mut child = Command::new(&self.options.exe)
+            .arg0("muster")
             .args(&self.options.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -43,7 +43,7 @@ impl fmt::Display for Vendor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Device {
-    /// Its number on the node, as the driver counts.
+    /// Its number among all devices of the node.
     pub index: u32,
     /// Its maker.
     pub vendor: Vendor,

@@ -153,11 +153,11 @@ impl Core {
 
     /// Carries out what is now on disk.
     fn act(&mut self, mut batch: Batch) {
+        // A welcome comes before anything else an agent is told, and a dismissal before the answer that it was given.
+        self.send_all(std::mem::take(&mut batch.messages));
         for answer in batch.answers.drain(..) {
             answer.give();
         }
-        // A welcome comes before anything else an agent is told.
-        self.send_all(std::mem::take(&mut batch.messages));
         for (job, effect) in std::mem::take(&mut batch.effects) {
             self.perform(&job, effect);
         }

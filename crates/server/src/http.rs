@@ -19,7 +19,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, Params};
 use muster_api::problem::{Code, Problem};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;

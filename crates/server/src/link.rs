@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Query, State};
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures::{SinkExt, StreamExt};
 use muster_api::problem::{Code, Problem};
 use muster_link::control::{self, Received};
+use muster_link::dial::Channel;
 use muster_link::message::{Hello, StreamHeader, ToAgent, ToServer};
 use muster_link::session::{self, Side, Stream};
 use muster_model::NodeId;
@@ -23,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::core::{ConnectionId, Input};
-use crate::http::Failure;
+use crate::http::{Failure, Params};
 use crate::state::Shared;
 
 /// Messages an agent may be behind before it is cut off; enough for the largest burst of prepares to one node.
@@ -42,30 +44,30 @@ static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 /// What an agent says in the URL it dials.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dial {
-    channel: String,
+    channel: Channel,
     node: NodeId,
 }
 
 /// `GET /api/v1/link`: the upgrade.
 pub(crate) async fn accept(
     State(shared): State<Arc<Shared>>,
-    Query(dial): Query<Dial>,
+    Params(dial): Params<Dial>,
     headers: HeaderMap,
-    upgrade: WebSocketUpgrade,
-) -> Response {
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Failure> {
     if !shared.auth.is_node(&dial.node, &headers) {
-        return Failure(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)))
-            .into_response();
+        return Err(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)).into());
     }
-    upgrade.on_upgrade(async move |socket| {
-        let result = match dial.channel.as_str() {
-            "control" => serve_control(&shared, &dial.node, bytes(socket)).await,
-            _ => serve_bulk(&shared, bytes(socket)).await,
+    let upgrade = upgrade.map_err(|rejection| Problem::new(Code::InvalidRequest, rejection.body_text()))?;
+    Ok(upgrade.on_upgrade(async move |socket| {
+        let result = match dial.channel {
+            Channel::Control => serve_control(&shared, &dial.node, bytes(socket)).await,
+            Channel::Bulk => serve_bulk(&shared, bytes(socket)).await,
         };
         if let Err(error) = result {
-            tracing::debug!(node = %dial.node, channel = dial.channel, %error, "a link ended");
+            tracing::debug!(node = %dial.node, channel = dial.channel.as_str(), %error, "a link ended");
         }
-    })
+    }))
 }
 
 /// An upgraded WebSocket as bytes.

@@ -31,7 +31,7 @@ pub fn of_home(home: &Path) -> Vec<Process> {
         let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environ.split(|byte| *byte == 0).any(|entry| entry == mark || entry.starts_with(&output))
             || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(home))
-            || words(pid).iter().any(|word| Path::new(word) == home)
+            || words(pid).iter().any(|word| Path::new(word).starts_with(home))
     })
 }
 

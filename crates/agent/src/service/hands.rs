@@ -20,23 +20,23 @@ use super::life::{Outcome, Step};
 use super::table::Task;
 use crate::bulk::Bulk;
 use crate::prepare::{self, Means, Prepared, prepare};
-use crate::record::{self, Ended, Record, TaskDir};
+use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::start::{self, Watch};
-use crate::supervisor::{STARTED, Started, read};
+use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
 use crate::task::{self, Observation, Pipes};
 use crate::{Options, disk, outcome, words};
 
 /// How long after a failure a step is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long after its supervisor has died a task may still look alive: as long as another child of this process is
-/// between its fork and its exec, it holds the same lock.
-const DOUBT: Duration = Duration::from_millis(20);
+/// A task may look alive for a moment after its supervisor has died: a supervisor of another task that is just being
+/// started holds the same lock until it becomes one. So what is in doubt is looked at again, this often at most.
+const DOUBT: Duration = Duration::from_millis(5);
+const DOUBTS: u32 = 200;
 
 /// What came of a step, with what the step was lent and what it found.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) outcome: Outcome,
-    pub(super) record: Record,
     pub(super) pipes: Option<Pipes>,
     /// A supervisor that is to be awaited from now on.
     pub(super) supervisor: Option<Watch>,
@@ -135,48 +135,38 @@ enum Error {
     Disk(#[from] io::Error),
     #[error(transparent)]
     Task(#[from] task::Error),
+    #[error("it seems to have a supervisor, and that cannot be found")]
+    Doubtful,
 }
 
 impl Work {
     fn report(self, outcome: Outcome) -> Report {
-        Report { outcome, record: self.record, pipes: self.pipes, supervisor: None }
+        Report { outcome, pipes: self.pipes, supervisor: None }
     }
 
     /// Make a step that waits for nothing but the disk. One that fails is tried again a little later.
-    async fn on_disk(self, step: impl FnOnce(&mut Work) -> Result<Found, Error> + Send + 'static) -> Report {
-        let (id, record) = (self.id.clone(), self.record.clone());
-        let mut work = self;
+    async fn on_disk(self, step: impl FnOnce(&mut Work) -> Result<Done, Error> + Send + 'static) -> Report {
+        let (id, mut work) = (self.id.clone(), self);
         let done = disk::work(move || {
             let found = step(&mut work);
             Ok::<_, io::Error>((work, found))
         });
-        let (mut report, error) = match done.await {
+        let (report, error) = match done.await {
             Ok((work, Ok(found))) => {
-                (Report { supervisor: found.supervisor, ..work.report(found.outcome) }, None)
+                return Report { supervisor: found.supervisor, ..work.report(found.outcome) };
             }
-            Ok((work, Err(error))) => (work.report(Outcome::Failed), Some(words(&error))),
-            Err(error) => {
-                let report = Report {
-                    outcome: Outcome::Failed,
-                    record: record.clone(),
-                    pipes: None,
-                    supervisor: None,
-                };
-                (report, Some(words(&error)))
-            }
+            Ok((work, Err(error))) => (work.report(Outcome::Failed), words(&error)),
+            Err(error) => (Report { outcome: Outcome::Failed, pipes: None, supervisor: None }, words(&error)),
         };
-        if let Some(error) = error {
-            tracing::warn!(task = %id, error, "a step of a task failed and will be tried again");
-            report.record = record;
-            tokio::time::sleep(RETRY).await;
-        }
+        tracing::warn!(task = %id, error, "a step of a task failed and will be tried again");
+        tokio::time::sleep(RETRY).await;
         report
     }
 
     async fn prepare(self, means: Means) -> Report {
         let outcome = match prepare(self.dir.clone(), self.record.clone(), means, self.cancel.clone()).await {
             Ok(Prepared::Ready) => Outcome::Prepared,
-            Ok(Prepared::Over(ended)) => Outcome::Ended(ended),
+            Ok(Prepared::Over(ended)) => Outcome::Ended(Box::new(ended)),
             Err(prepare::Error::Abandoned) => Outcome::Abandoned,
             Err(error) => Outcome::Impossible { failure: Reason::PrepareFailed { message: words(&error) } },
         };
@@ -184,29 +174,28 @@ impl Work {
     }
 
     /// Write down that it ended without running, or that a machine that went down took it along.
-    fn end(&mut self, failure: Reason) -> Result<Found, Error> {
+    fn end(&mut self, failure: Reason) -> Result<Done, Error> {
         disk::make_dir(self.dir.path())?;
+        if self.dir.read()? == Found::Nothing {
+            self.dir.write(&self.record)?;
+        }
         let started = read::<Started>(self.dir.path(), STARTED).unwrap_or_default();
         let log_bytes = self.dir.log().whole_end().map_err(io::Error::other)?;
         let end = TaskEnd { failure: Some(failure), log_bytes: Some(log_bytes) };
         self.ended(end, Timestamp::now(), started.map(|started| started.started_at))
     }
 
-    fn ended(&mut self, end: TaskEnd, at: Timestamp, started_at: Option<Timestamp>) -> Result<Found, Error> {
+    fn ended(&self, end: TaskEnd, at: Timestamp, started_at: Option<Timestamp>) -> Result<Done, Error> {
         let ended = Ended { end, at, started_at };
-        self.record.ended = Some(ended.clone());
-        self.dir.write(&self.record)?;
+        self.dir.write_ended(&ended)?;
         Ok(Outcome::Ended(Box::new(ended)).into())
     }
 
-    fn launch(&mut self, launch: &Launch, means: &start::Means) -> Result<Found, Error> {
-        self.record.launched = true;
-        self.record.timeout_ms = launch.timeout_ms;
-        self.dir.write(&self.record)?;
+    fn launch(&mut self, launch: &Launch, means: &start::Means) -> Result<Done, Error> {
         match start::start(&self.dir, &self.record, launch, means) {
             Ok((pipes, supervisor)) => {
                 self.pipes = pipes;
-                Ok(Found { outcome: Outcome::Launched, supervisor })
+                Ok(Done { outcome: Outcome::Launched, supervisor })
             }
             Err(error) => {
                 Ok(Outcome::Impossible { failure: Reason::PrepareFailed { message: words(&error) } }.into())
@@ -214,36 +203,43 @@ impl Work {
         }
     }
 
-    fn stop(&mut self, grace_ms: u64) -> Result<Found, Error> {
+    fn stop(&mut self, grace_ms: u64) -> Result<Done, Error> {
         task::stop(self.dir.path(), Duration::from_millis(grace_ms))?;
         Ok(Outcome::Told { grace_ms }.into())
     }
 
-    fn look(&mut self, node_lost: Reason) -> Result<Found, Error> {
+    fn look(&mut self, node_lost: Reason) -> Result<Done, Error> {
         let path = self.dir.path().to_owned();
-        let mut observation = self.observe(&path)?;
-        while self.is_supervisor_gone
-            && matches!(observation, Observation::Starting | Observation::Running(_))
-        {
+        for _ in 0..DOUBTS {
+            let observation = self.observe(&path)?;
+            let (outcome, started) = match observation {
+                Observation::NotStarted => return Ok(Outcome::NotStarted.into()),
+                Observation::Ended(exit) => return self.exited(&exit, None),
+                Observation::SupervisorLost(_) => {
+                    let exit = task::bury(&path, self.pipes.take())?;
+                    return self.exited(&exit, None);
+                }
+                Observation::Rebooted => {
+                    let exit = task::bury(&path, None)?;
+                    return self.exited(&exit, Some(node_lost));
+                }
+                Observation::Starting => (Outcome::Starting, None),
+                Observation::Running(started) => (Outcome::Running { at: started.started_at }, Some(started)),
+            };
+            if let Some(done) = self.await_end(&path, outcome, started.as_ref()) {
+                return Ok(done);
+            }
             std::thread::sleep(DOUBT);
-            observation = self.observe(&path)?;
         }
-        match observation {
-            Observation::NotStarted => Ok(Outcome::NotStarted.into()),
-            Observation::Starting => Ok(Found { outcome: Outcome::Starting, supervisor: self.watch(None) }),
-            Observation::Running(started) => {
-                let outcome = Outcome::Running { at: started.started_at };
-                Ok(Found { outcome, supervisor: self.watch(Some(&started)) })
-            }
-            Observation::Ended(exit) => self.exited(&exit, None),
-            Observation::SupervisorLost(_) => {
-                let exit = task::bury(&path, self.pipes.take())?;
-                self.exited(&exit, None)
-            }
-            Observation::Rebooted => {
-                let exit = task::bury(&path, None)?;
-                self.exited(&exit, Some(node_lost))
-            }
+        Err(Error::Doubtful)
+    }
+
+    /// What lives is believed to live only if its end will be noticed.
+    fn await_end(&self, path: &Path, outcome: Outcome, started: Option<&Started>) -> Option<Done> {
+        match (self.is_supervisor_gone, self.is_awaited) {
+            (true, _) => None,
+            (false, true) => Some(outcome.into()),
+            (false, false) => Some(Done { outcome, supervisor: Some(start::watch(path, started)?) }),
         }
     }
 
@@ -256,18 +252,16 @@ impl Work {
         Ok(adopted.observation)
     }
 
-    fn watch(&self, started: Option<&Started>) -> Option<Watch> {
-        if self.is_awaited {
-            return None;
-        }
-        start::watch(self.dir.path(), started)
-    }
-
-    fn exited(&mut self, exit: &crate::supervisor::Exit, instead: Option<Reason>) -> Result<Found, Error> {
+    fn exited(&mut self, exit: &Exit, instead: Option<Reason>) -> Result<Done, Error> {
         if !exit.survivors.is_empty() {
             tracing::error!(task = %self.id, pids = ?exit.survivors, "processes of an ended task cannot be killed");
         }
-        let mut end = outcome::task_end(exit, self.record.timeout_ms);
+        let timeout_ms = match exit.outcome {
+            supervisor::Outcome::Timeout => read::<supervisor::Launch>(self.dir.path(), LAUNCH)?,
+            _ => None,
+        }
+        .and_then(|launch| launch.timeout_ms);
+        let mut end = outcome::task_end(exit, timeout_ms);
         end.failure = instead.or(end.failure);
         let started = read::<Started>(self.dir.path(), STARTED)?.map(|started| started.started_at);
         // A process may be over before its supervisor could write down that it is there.
@@ -275,25 +269,25 @@ impl Work {
         self.ended(end, exit.ended_at, started_at)
     }
 
-    fn forget(&mut self) -> Result<Found, Error> {
+    fn forget(&mut self) -> Result<Done, Error> {
         self.dir.forget()?;
         Ok(Outcome::Forgotten.into())
     }
 
-    fn remove(&mut self) -> Result<Found, Error> {
+    fn remove(&mut self) -> Result<Done, Error> {
         self.dir.remove()?;
         Ok(Outcome::Removed.into())
     }
 }
 
 /// What a step found.
-struct Found {
+struct Done {
     outcome: Outcome,
     supervisor: Option<Watch>,
 }
 
-impl From<Outcome> for Found {
-    fn from(outcome: Outcome) -> Found {
-        Found { outcome, supervisor: None }
+impl From<Outcome> for Done {
+    fn from(outcome: Outcome) -> Done {
+        Done { outcome, supervisor: None }
     }
 }

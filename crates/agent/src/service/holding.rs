@@ -11,7 +11,7 @@ use rustix::fs::inotify::WatchFlags;
 use super::life::{Life, Phase};
 use super::table::Task;
 use super::{Event, Place, Service};
-use crate::record::{self, Found, Record, TaskDir};
+use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::ship::ship;
 use crate::start::{self, Watch};
 
@@ -22,7 +22,7 @@ impl Service {
         for id in record::scan(&tasks_dir)? {
             let dir = TaskDir::new(&tasks_dir, &id);
             match dir.read() {
-                Ok(Found::Record(record)) => self.resume_task(&id, dir, *record, is_new_boot),
+                Ok(Found::Task(record, ended)) => self.resume_task(&id, dir, *record, ended, is_new_boot),
                 Ok(Found::Forgotten(_) | Found::Nothing) => {}
                 // The server will miss it and say what is to become of it.
                 Err(error) => {
@@ -33,10 +33,18 @@ impl Service {
         Ok(())
     }
 
-    fn resume_task(&mut self, id: &TaskId, dir: TaskDir, record: Record, is_new_boot: bool) {
-        let phase = match &record.ended {
+    fn resume_task(
+        &mut self,
+        id: &TaskId,
+        dir: TaskDir,
+        record: Record,
+        ended: Option<Ended>,
+        is_new_boot: bool,
+    ) {
+        let was_launched = dir.was_launched();
+        let phase = match &ended {
             Some(ended) => Phase::Ended(Box::new(ended.clone())),
-            None if record.launched && !is_new_boot => Phase::Launching,
+            None if was_launched && !is_new_boot => Phase::Launching,
             None => Phase::Preparing,
         };
         let mut life = Life::resume(phase);
@@ -48,7 +56,6 @@ impl Service {
                 life.refuse(self.hands.node_lost());
             }
         }
-        let (was_launched, ended) = (record.launched, record.ended.clone());
         self.tasks.insert(id.clone(), Task::new(id, dir, record, life));
         self.watch(id);
         if was_launched {
@@ -107,12 +114,11 @@ impl Service {
     }
 
     /// Nothing of the task is left running.
-    pub(super) fn on_ended(&mut self, id: &TaskId) {
+    pub(super) fn on_ended(&mut self, id: &TaskId, log_bytes: Option<u64>) {
         self.ledger.release(id);
         self.files.remove(&Place::Task(id.clone()));
         self.logs.remove(id);
         if let Some(task) = self.tasks.get(id) {
-            let log_bytes = task.record.ended.as_ref().and_then(|ended| ended.end.log_bytes);
             task.log.ended(log_bytes.unwrap_or(0));
         }
     }

@@ -18,6 +18,8 @@ use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
 use crate::tree::{Kill, Process, Root, boot_id};
 
+/// How long a tree is killed that grows again faster than it is found.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long output is awaited after the whole tree is dead. Only a process that left the tree can still hold a pipe.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -214,7 +216,10 @@ impl Life {
             return;
         }
         self.stop = Some(Stop { kill_at, is_timeout, is_killed: false });
-        self.terminate();
+        // Without any grace, nobody is to save anything first.
+        if !grace.is_zero() {
+            self.terminate();
+        }
     }
 
     fn terminate(&self) {
@@ -297,9 +302,11 @@ impl Life {
 
     /// End all of the tree, now.
     fn kill(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
         self.survivors = self.launch.tree.kill(Root::Children).survivors;
         self.reap();
-        if self.has_children && self.survivors.is_empty() {
+        // All that is left of the tree descends from a child of ours, so while there is one the tree is not dead.
+        while self.has_children && self.survivors.is_empty() && Instant::now() < deadline {
             self.survivors = self.launch.tree.kill_strays(Root::Children).survivors;
             self.reap();
         }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use muster_link::log::{SegmentDir, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Error, Observation, Pipes, lock, observe_after_lock};
+use super::{Error, Observation, Pipes, lock_alone, observe_after_lock};
 use crate::supervisor::{Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Outcome, STOP, read, write};
 use crate::tree::Root;
 
@@ -20,7 +20,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// written before, if there is one. Killing may take seconds if processes hang.
 pub fn bury(dir: &Path, pipes: Option<Pipes>) -> Result<Exit, Error> {
     // Held to the end, so that two burials cannot meet.
-    let Some(_lock) = lock(dir)? else { return Err(Error::Supervised { dir: dir.to_owned() }) };
+    let _lock = lock_alone(dir)?;
     let root = match observe_after_lock(dir, true)? {
         Observation::Ended(exit) => return Ok(exit),
         Observation::NotStarted => return Err(Error::NotStarted { dir: dir.to_owned() }),

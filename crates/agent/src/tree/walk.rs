@@ -27,15 +27,17 @@ pub(super) fn kill(task: &str, root: Root, deadline: Instant) -> Killed {
     }
 }
 
-/// Stop everything, again and again until nothing new has appeared: then nothing is left that could fork.
+/// Stop everything, again and again until nothing new has appeared. What forks and ends faster than `/proc` is read may
+/// still be missed: the supervisor knows by its children that it was, and kills again.
 fn stop(task: &str, root: Root, deadline: Instant) -> Doomed {
     let mut doomed = Doomed::default();
     loop {
-        let new: Vec<Process> = members(task, root)
-            .into_iter()
-            .map(|stat| stat.process)
-            .filter(|process| !doomed.contains(*process))
-            .collect();
+        let is_new = |stat: &Stat| !stat.is_dead && !doomed.contains(stat.process);
+        let mut new: Vec<Process> =
+            children(root).into_iter().filter(is_new).map(|stat| stat.process).collect();
+        if new.is_empty() {
+            new = members(task, root).into_iter().filter(is_new).map(|stat| stat.process).collect();
+        }
         if new.is_empty() || Instant::now() >= deadline {
             return doomed;
         }
@@ -44,6 +46,17 @@ fn stop(task: &str, root: Root, deadline: Instant) -> Doomed {
             doomed.signal(process, Signal::STOP);
         }
     }
+}
+
+/// The calling process's children, if they are of the tree. One short read, so that it comes before the end of a process
+/// that lives only to start the next one.
+fn children(root: Root) -> Vec<Stat> {
+    let listed = match root {
+        // Not every kernel has the list; the walk does without.
+        Root::Children => fs::read_to_string("/proc/thread-self/children").unwrap_or_default(),
+        Root::Orphans(_) => String::new(),
+    };
+    listed.split_ascii_whitespace().filter_map(|pid| Stat::of(pid.parse().ok()?)).collect()
 }
 
 /// The living processes of the tree.

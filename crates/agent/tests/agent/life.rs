@@ -164,7 +164,7 @@ async fn a_forgotten_task_keeps_its_files_and_nothing_else() {
     let left = || -> HashSet<String> {
         fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     };
-    let kept = ["forgotten.json", "work", "output"].map(str::to_owned).into();
+    let kept = ["forgotten", "work", "output"].map(str::to_owned).into();
     eventually("only files are left", || left() == kept).await;
     assert_eq!(fs::read(dir.join("work/file")).unwrap(), b"work\n");
     assert_eq!(fs::read(dir.join("output/file")).unwrap(), b"output\n");

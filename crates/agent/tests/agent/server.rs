@@ -179,7 +179,6 @@ struct End {
 impl End {
     async fn serve(self, stream: UnixStream) {
         let mut query = String::new();
-        #[expect(clippy::result_large_err, reason = "the library's type")]
         let check = |request: &Request, response: Response| -> Result<Response, ErrorResponse> {
             assert_eq!(request.headers()["authorization"], format!("Bearer {TOKEN}").as_str());
             query = request.uri().query().unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use muster_agent::supervisor::{Exit, FORMAT, LOG, Launch, Started, Step, StepKind};
+use muster_agent::supervisor::{EXIT, Exit, FORMAT, LOG, Launch, Started, Step, StepKind};
 use muster_agent::task::{self, Observation, Pipes, Spawned};
 use muster_agent::tree::{Kill, Preference, Process, Tree};
 use muster_link::log::{Reader, Record, SegmentDir};
@@ -205,7 +205,16 @@ impl Drop for Task {
         if let Ok(None) = self.child.try_wait() {
             self.kill_supervisor();
         }
-        let _ = task::bury(&self.dir, self.pipes.take());
+        match task::bury(&self.dir, self.pipes.take()) {
+            // Unless the test has spoilt the directory on purpose, it must work.
+            Err(error)
+                if !std::thread::panicking()
+                    && fs::exists(self.dir.join(EXIT)).is_ok_and(|exists| !exists) =>
+            {
+                panic!("{error}")
+            }
+            _ => {}
+        }
     }
 }
 

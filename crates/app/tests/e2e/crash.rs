@@ -185,7 +185,12 @@ fn survive(victim: Victim, moment: Moment, seed: u64) {
     let killed = scene.kill(victim, &mut client);
     let status = client.wait().expect("the client can be waited for");
     let Some(job) = scene.job() else {
-        assert_eq!((victim, moment), (Victim::Client, Moment::Submit), "an accepted job is gone");
+        let said = std::fs::read_to_string(scene.witness.join("client.err")).unwrap_or_default();
+        assert_eq!(
+            (victim, moment),
+            (Victim::Client, Moment::Submit),
+            "an accepted job is gone; {status}: {said}"
+        );
         return scene.check_nothing_is_left();
     };
     let waited = scene.home.run(["wait", &job]);

@@ -14,7 +14,8 @@ fn command_lines(page: &str) -> Vec<String> {
             continue;
         }
         let line = line.trim_start().trim_start_matches("$ ");
-        if in_shell && line.starts_with("muster ") {
+        // A line with brackets is a synopsis.
+        if in_shell && line.starts_with("muster ") && !line.contains('[') {
             found.push(line.to_owned());
         }
     }

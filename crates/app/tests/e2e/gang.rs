@@ -175,7 +175,7 @@ fn a_gang_that_cannot_fit_waits_whole_and_starts_when_there_is_room() {
     let why = home.json(["why", &gang, "--json"]);
     assert_eq!(why["code"], "no_capacity");
     assert!(why["summary"].as_str().is_some_and(|text| text.contains("1 of its 3 tasks")), "{why}");
-    assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 slots free")), "{why}");
+    assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 slot free")), "{why}");
     assert!(why["help"].as_str().is_some_and(|text| text.contains("--nodes 1")), "{why}");
     let waiting = home.job(&gang);
     assert_eq!(
@@ -214,8 +214,8 @@ fn devices_are_claimed_whole_shown_and_given_back() {
     let third = home.submit(&["--gpus", "2", "--", "sh", "-c", "echo \"$CUDA_VISIBLE_DEVICES\""]);
     let why = home.json(["why", &third, "--json"]);
     assert_eq!(why["code"], "no_capacity");
-    assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 such devices free")), "{why}");
-    assert!(why["help"].as_str().is_some_and(|text| text.contains("1 devices instead of 2")), "{why}");
+    assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 such device free")), "{why}");
+    assert!(why["help"].as_str().is_some_and(|text| text.contains("instead of 2")), "{why}");
 
     // Without asking there are none, and one is told so.
     let done = home.run(["run", "--", "sh", "-c", "echo \"[${CUDA_VISIBLE_DEVICES-unset}]\""]);
@@ -257,12 +257,13 @@ fn asking_for_more_than_there_is_names_the_most_there_is() {
     let home = home_with("[local]\ndevices = [\"H100:8\"]\nslots = 20\ncpus = 4\nmemory = \"8GB\"\n");
     home.wait_for_node();
     for (words, field, most) in [
-        (&["--gpus", "9"][..], "resources.gpus", "8"),
-        (&["--gpus", "A100:1"], "resources.gpus", "0"),
-        (&["-N", "5", "--gpus", "2"], "", "4"),
-        (&["-N", "21"], "nodes", "20"),
-        (&["--cpus", "5"], "", "4 CPUs"),
-        (&["--memory", "9GB"], "", "8 GB"),
+        (&["--gpus", "9"][..], "--gpus:", "one node is 8"),
+        (&["--gpus", "A100:1"], "--gpus:", "one node is 0"),
+        (&["-N", "5", "--gpus", "2"], "--nodes:", "--nodes 4 or fewer"),
+        (&["-N", "21"], "--nodes:", "--nodes 20 or fewer"),
+        (&["--cpus", "5"], "--cpus:", "4 CPUs"),
+        (&["--memory", "9GB"], "--memory:", "8 GB"),
+        (&["--gpus", "1", "--memory", "9GB"], "--memory:", "8 GB"),
     ] {
         let done = home.run(["run"].iter().chain(words).chain(&["--", "true"]));
         assert_eq!(done.code(), 2, "{words:?}: {}", done.err());

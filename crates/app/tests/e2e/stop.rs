@@ -26,7 +26,8 @@ fn a_signal_without_a_terminal_stops_the_job() {
 #[test]
 fn ctrl_c_on_a_terminal_asks_whether_to_stop_or_detach() {
     let home = home();
-    let words = ["run", "--", "sh", "-c", "echo up; exec sleep 600"];
+    let script = format!("echo up; {}; echo still here; exec sleep 600", until("go"));
+    let words = ["run", "--", "sh", "-c", &script];
     let question = "[d]etach";
 
     let mut terminal = home.start_on_terminal(words);
@@ -37,6 +38,8 @@ fn ctrl_c_on_a_terminal_asks_whether_to_stop_or_detach() {
     terminal.press("what?\n");
     terminal.wait_for("please answer", 1);
     terminal.press("c\n");
+    home.touch("go");
+    terminal.wait_for("still here\r\n", 1);
     terminal.press("\x03");
     terminal.wait_for(question, 2);
     terminal.press("d\n");

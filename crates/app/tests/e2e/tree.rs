@@ -94,7 +94,7 @@ impl Scene {
 
     fn check(&self, hierarchies: &[&str]) {
         let stopped = self.cling("stopped", "wait");
-        assert!(with_word(&self.mark).len() >= 5, "{:?}", with_word(&self.mark));
+        assert!(with_word(&self.mark).len() >= 4, "{:?}", with_word(&self.mark));
         self.home.ok(["stop", &stopped]);
         assert_eq!(with_word(&self.mark), [], "left behind after `stop`");
         assert_eq!(self.home.job(&stopped)["state"], "stopped");

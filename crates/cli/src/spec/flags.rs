@@ -81,7 +81,7 @@ pub(crate) struct Flags {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// What to run in every task; one word with spaces in it is a line for the shell
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
 

@@ -81,14 +81,8 @@ impl Core {
         if known && !fits_ever(&nodes, spec.nodes, &waiting.need) {
             let whole: Vec<Free> = nodes.iter().map(|node| Free { usable: true, ..node.clone() }).collect();
             if let Some(obstacle) = muster_scheduler::explain(&whole, &waiting, 0) {
-                let field = if waiting.need.devices.is_some() {
-                    "resources.gpus"
-                } else if spec.nodes > 1 {
-                    "nodes"
-                } else {
-                    "resources"
-                };
-                errors.push(FieldError::new(field, format!("{}; {}", obstacle.constraint, obstacle.help)));
+                let message = format!("{}; {}", obstacle.constraint, obstacle.help);
+                errors.push(FieldError::new(too_much(&nodes, &waiting), message));
             }
         }
         if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
@@ -192,4 +186,18 @@ impl Core {
             help: None,
         }))
     }
+}
+
+/// The field that asks for more than there is.
+fn too_much(nodes: &[Free], waiting: &Waiting) -> &'static str {
+    let need = &waiting.need;
+    let alone = [
+        ("resources.gpus", Need { devices: need.devices.clone(), ..Need::default() }),
+        ("resources.cpus", Need { cpu_millis: need.cpu_millis, ..Need::default() }),
+        ("resources.memory", Need { memory_bytes: need.memory_bytes, ..Need::default() }),
+    ];
+    if waiting.nodes > 1 && fits_ever(nodes, 1, need) {
+        return "nodes";
+    }
+    alone.iter().find(|(_, need)| !fits_ever(nodes, 1, need)).map_or("resources", |(field, _)| field)
 }
