@@ -10,9 +10,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::dialer::{Connected, Dialer};
 
-/// The streams' driver measures the round trip when it has something to do and a while has passed. Giving it that
-/// occasion makes an idle connection show that it is alive.
-const OCCASION: Duration = Duration::from_secs(5);
+/// The streams' driver measures the round trip when it has something to do and ten seconds have passed. Giving it that
+/// occasion makes an idle connection show that it is alive, well before its silence would be taken for death.
+const OCCASION: Duration = Duration::from_secs(2);
 /// A connection that lasted this long was one: the next is tried at once.
 const WORKED: Duration = Duration::from_secs(1);
 
@@ -101,5 +101,40 @@ async fn drive(driver: impl Future<Output = std::io::Result<()>>) -> std::io::Re
 async fn refuse(mut incoming: Incoming) {
     while let Some(stream) = incoming.next().await {
         drop(stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_link::dial::Channel;
+
+    use super::*;
+    use crate::peer::Peer;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_to_a_machine_that_stopped_is_replaced() {
+        let peer = Peer::new();
+        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk));
+        let server = async {
+            // Nothing moves its bytes, and nothing closes it either.
+            let _stopped = peer.accept().await;
+            let (_incoming, driver) = peer.accept().await;
+            driver.await.unwrap();
+        };
+        let user = async {
+            let (first, _stream) = bulk.open().await;
+            let since = Instant::now();
+            let mut current = bulk.current.clone();
+            let is_next = |now: &Option<Open>| now.as_ref().is_some_and(|now| now.connection != first);
+            drop(current.wait_for(is_next).await);
+            assert!((14..=21).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
+            let (second, _stream) = bulk.open().await;
+            assert!(bulk.is_open(second) && !bulk.is_open(first));
+        };
+        tokio::select! {
+            () = keeper.run() => panic!("it never ends"),
+            () = server => panic!("the second connection was lost"),
+            () = user => {}
+        }
     }
 }

@@ -29,12 +29,16 @@ pub(crate) use copy::copy_tree;
 /// What the cache may hold. A bundle is code: thousands of the usual size fit, and a few that were given data.
 const MAX_BUNDLES: usize = 256;
 const MAX_BYTES: u64 = 8 << 30;
+/// What one bundle may hold: beyond any disk that code is on, and small enough to be counted with.
+const MAX_BUNDLE_BYTES: u64 = 1 << 40;
 
 /// Why a task has no bundle.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the bundle's manifest is not the one it is named after")]
     WrongName,
+    #[error("the bundle's manifest says that it is larger than a bundle can be")]
+    TooLarge,
     #[error("the bundle cannot be fetched")]
     Fetch(#[source] fetch::Error),
     #[error("the bundle cannot be unpacked")]
@@ -81,6 +85,11 @@ impl Cache {
         let digest = blake3::hash(bundle.manifest.canonical_text().as_bytes()).to_hex();
         if BundleId::from_digest(&digest).as_ref() != Ok(&bundle.id) {
             return Err(Error::WrongName);
+        }
+        let lengths = bundle.manifest.chunks.iter().map(|chunk| chunk.bytes);
+        let total = lengths.fold(0, u64::saturating_add);
+        if total > MAX_BUNDLE_BYTES {
+            return Err(Error::TooLarge);
         }
         let pin = self.pin(&bundle.id);
         pin.get_or_try_init(|| self.bring(bundle, bulk)).await?;
@@ -146,9 +155,9 @@ impl Cache {
             kept.push((used_at, bytes, id));
         }
         kept.sort_by(|one, other| other.cmp(one));
-        let mut total = 0;
+        let mut total = 0_u64;
         for (rank, (_, bytes, id)) in kept.iter().enumerate() {
-            total += bytes;
+            total = bytes.saturating_add(total);
             if (rank >= MAX_BUNDLES || total > MAX_BYTES)
                 && let Some(going) = self.retire(id)?
             {

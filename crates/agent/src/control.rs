@@ -134,3 +134,80 @@ async fn say_rest(
 async fn hand_on(events: &mpsc::Sender<Event>, event: Event) -> io::Result<()> {
     events.send(event).await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use muster_link::dial::Channel;
+    use muster_link::message::PROTOCOL;
+    use muster_model::node::Capacity;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::peer::Peer;
+
+    fn hello() -> Box<Hello> {
+        Box::new(Hello {
+            protocol: PROTOCOL,
+            version: String::new(),
+            build: String::new(),
+            node: "node_test".parse().unwrap(),
+            incarnation: String::new(),
+            pid: 1,
+            host: String::new(),
+            capacity: Capacity::default(),
+            tasks: vec![],
+        })
+    }
+
+    /// The server's side of one connection: it welcomes, and says a ping for each of ours as long as it is told to.
+    async fn welcome(peer: &Peer, pings: usize) -> usize {
+        let (mut incoming, driver) = peer.accept().await;
+        let heard = Cell::new(0);
+        let talk = async {
+            let (reader, mut writer) = split(incoming.next().await.unwrap());
+            let mut reader = BufReader::new(reader);
+            assert!(matches!(receive(&mut reader).await, Ok(Some(Received::Message(ToServer::Hello(_))))));
+            send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL }).await.unwrap();
+            writer.flush().await.unwrap();
+            while let Ok(Some(Received::Message(ToServer::Ping))) = receive(&mut reader).await {
+                heard.set(heard.get() + 1);
+                if heard.get() <= pings {
+                    send(&mut writer, &ToAgent::Ping).await.unwrap();
+                    writer.flush().await.unwrap();
+                }
+            }
+        };
+        tokio::select! { () = talk => {}, _ = driver => {} }
+        heard.get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_kept_by_pings_and_a_silent_peer_is_given_up() {
+        let peer = Peer::new();
+        let (control, mut events) = Control::new(peer.dialer(Channel::Control));
+        let since = Instant::now();
+        let service = async {
+            let mut outbound = None;
+            while let Some(event) = events.recv().await {
+                match event {
+                    Event::Connected { hello: asked, outbound: open } => {
+                        asked.send(hello()).unwrap();
+                        outbound = Some(open);
+                    }
+                    Event::Lost => return (since.elapsed(), outbound.take()),
+                    event => panic!("{event:?}"),
+                }
+            }
+            panic!("the connection ended without a word")
+        };
+        let (lost, heard) = tokio::select! {
+            () = control.run() => panic!("it never ends"),
+            ended = async { tokio::join!(service, welcome(&peer, 6)) } => (ended.0.0, ended.1),
+        };
+        // Six pings are answered, one every five seconds; then there is silence for fifteen.
+        assert!((44..=47).contains(&lost.as_secs()), "{lost:?}");
+        assert!((8..=9).contains(&heard), "{heard}");
+    }
+}

@@ -18,6 +18,8 @@ mod machine;
 mod memory;
 mod options;
 mod outcome;
+#[cfg(test)]
+mod peer;
 mod prepare;
 mod process;
 mod record;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use rustix::process::{WaitOptions, wait};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::identity::{self, Agent};
@@ -32,12 +31,16 @@ enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("a part of it broke; its log says more")]
+    Broken,
     #[error("its runtime")]
     Runtime(#[source] io::Error),
 }
 
 /// Serves a node until it is told to end. Called from `main`: it makes its own runtime.
-pub fn run(options: Options) -> ExitCode {
+pub fn run(mut options: Options) -> ExitCode {
+    // Tasks are told where their files are, and they run elsewhere.
+    options.dir = std::path::absolute(&options.dir).unwrap_or(options.dir);
     match serve(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Identity(identity::Error::AlreadyRunning)) => {
@@ -56,10 +59,10 @@ pub fn run(options: Options) -> ExitCode {
 fn serve(options: &Options) -> Result<(), Error> {
     memory::share_heap();
     let mut agent = identity::take(&options.dir)?;
-    reap_inherited();
     loop {
         match serve_once(options, &agent)? {
             End::Done => return Ok(()),
+            End::Broken => return Err(Error::Broken),
             End::Upgrade(path) => {
                 let error = replace(&path);
                 // The tasks have noticed nothing, and everything is on disk: begin again as we are.
@@ -90,9 +93,4 @@ fn runtime() -> io::Result<Runtime> {
 /// Become another binary, with the same arguments. Returns only if that did not work.
 fn replace(path: &Path) -> io::Error {
     Command::new(path).args(std::env::args_os().skip(1)).exec()
-}
-
-/// Supervisors that ended while an older binary became this one: they are still this process's children.
-fn reap_inherited() {
-    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }

@@ -36,7 +36,7 @@ use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
-use crate::{Options, device, disk, machine, memory};
+use crate::{Options, device, disk, machine, memory, start};
 
 use hands::{Hands, Report};
 use life::{Outcome, Phase};
@@ -55,6 +55,8 @@ pub(crate) enum End {
     Done,
     /// To make room for this binary.
     Upgrade(PathBuf),
+    /// Something broke that should not: the next agent begins with a clear head.
+    Broken,
 }
 
 /// The agent at work.
@@ -77,6 +79,8 @@ pub(crate) struct Service {
     /// Tells the dialers that the server's socket is there again.
     appeared: watch::Sender<()>,
     terminate: [Signal; 2],
+    /// Comes when a supervisor has ended that this process, or the binary it was before, has started.
+    child: Signal,
     orphan_since: Option<Instant>,
     /// When to give back the memory that ended tasks took.
     tidy_at: Option<Instant>,
@@ -106,12 +110,15 @@ enum Event {
     },
     Files(Changes<Place>),
     Logs(Changes<TaskId>),
+    /// A process is to be reaped. What it means for its task is told by other signs.
+    ChildEnded,
     /// Nothing that anyone waits for.
     Nothing,
     Terminate,
     Orphaned,
     /// Nothing was to be done for a while.
     Quiet,
+    Broke,
 }
 
 impl Service {
@@ -143,9 +150,12 @@ impl Service {
             logs_not_before: Instant::now(),
             appeared,
             terminate: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            child: signal(SignalKind::child())?,
             orphan_since: None,
             tidy_at: None,
         };
+        // Some may have ended while nobody listened.
+        start::reap();
         service.resume(agent.is_new_boot)?;
         service.watch_server();
         service.work.spawn(never_ends(keeper.run()));
@@ -179,6 +189,7 @@ impl Service {
             changes = async { sleep_until(logs_not_before).await; logs.changes().await } => Event::Logs(changes),
             _ = terminate.recv() => Event::Terminate,
             _ = interrupt.recv() => Event::Terminate,
+            _ = self.child.recv() => Event::ChildEnded,
             () = wait_until(orphaned_at) => Event::Orphaned,
             () = wait_until(self.tidy_at) => Event::Quiet,
         }
@@ -192,11 +203,13 @@ impl Service {
             Event::SupervisorGone { task } => self.on_supervisor_gone(&task),
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
+            Event::ChildEnded => start::reap(),
             Event::Nothing => {}
             Event::Quiet => {
                 self.tidy_at = None;
                 memory::give_back();
             }
+            Event::Broke => return Some(End::Broken),
             Event::Terminate => {
                 tracing::info!("the agent was told to end; its tasks go on");
                 return Some(End::Done);
@@ -226,6 +239,7 @@ impl Service {
         if let Some(supervisor) = report.supervisor {
             self.await_supervisor(id, supervisor);
         }
+        let is_launched = report.outcome == Outcome::Launched;
         match &report.outcome {
             Outcome::Prepared => self.watch(id),
             Outcome::Launched => self.ship(id),
@@ -237,6 +251,10 @@ impl Service {
             return self.drop_task(id);
         }
         task.life.on_done(report.outcome);
+        if is_launched && !task.is_awaited {
+            // It had a supervisor already, of whose signs none may come again.
+            task.life.on_change();
+        }
         self.advance(id);
     }
 
@@ -306,10 +324,11 @@ impl Service {
 
 /// Something under way was given up, or broke.
 fn on_lost_work(error: JoinError) -> Event {
-    if error.is_panic() {
-        tracing::error!(error = %error, "a part of the agent broke");
+    if !error.is_panic() {
+        return Event::Nothing;
     }
-    Event::Nothing
+    tracing::error!(error = %error, "a part of the agent broke, and the agent ends");
+    Event::Broke
 }
 
 /// Whether a file of this name says how far a task is.

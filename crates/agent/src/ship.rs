@@ -27,6 +27,8 @@ use crate::disk;
 const FIRST_BUFFER: usize = 16 * 1024;
 /// Acknowledgements are eight bytes.
 const ACK_BUFFER: usize = 512;
+/// How long the rest of a record is awaited before it is looked for.
+const UNFINISHED: Duration = Duration::from_millis(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -116,7 +118,7 @@ async fn try_ship(
             return Ok(());
         }
         // A task that says nothing needs no stream.
-        source.changed.notified().await;
+        cursor.wait(source).await;
     }
     let (_, stream) = bulk.open().await;
     let (reader, mut writer) = split(stream);
@@ -175,7 +177,7 @@ async fn feed(
             return Ok(());
         }
         cursor.shrink();
-        source.changed.notified().await;
+        cursor.wait(source).await;
     }
 }
 
@@ -208,6 +210,8 @@ struct Cursor {
     /// Away while the disk is asked.
     reading: Option<Reading>,
     room: usize,
+    /// The log ends inside a record.
+    is_unfinished: bool,
 }
 
 struct Reading {
@@ -218,7 +222,7 @@ struct Reading {
 
 impl Cursor {
     fn new(log: SegmentDir) -> Cursor {
-        Cursor { log, offset: 0, reading: None, room: FIRST_BUFFER }
+        Cursor { log, offset: 0, reading: None, room: FIRST_BUFFER, is_unfinished: false }
     }
 
     fn seek(&mut self, offset: u64) {
@@ -232,20 +236,34 @@ impl Cursor {
     async fn next(&mut self) -> io::Result<Option<Chunk>> {
         let (log, offset, room) = (self.log.clone(), self.offset, frame::HEADER + self.room);
         let reading = self.reading.take();
-        let (reading, chunk) = disk::work(move || {
-            let mut reading =
-                reading.unwrap_or_else(|| Reading { shipper: Shipper::new(log, offset), buffer: Vec::new() });
+        let (reading, chunk, is_unfinished) = disk::work(move || {
+            let mut reading = reading.unwrap_or_else(|| Reading {
+                shipper: Shipper::new(log.clone(), offset),
+                buffer: Vec::new(),
+            });
             reading.buffer.resize(room, 0);
             let chunk = reading.shipper.next_chunk(&mut reading.buffer[frame::HEADER..])?;
-            Ok::<_, Failed>((reading, chunk))
+            let is_unfinished = chunk.is_none() && log.end()? > reading.shipper.offset();
+            Ok::<_, Failed>((reading, chunk, is_unfinished))
         })
         .await?;
         self.offset = reading.shipper.offset();
         self.reading = Some(reading);
+        self.is_unfinished = is_unfinished;
         if chunk.is_some_and(|chunk| chunk.length == self.room) {
             self.room = (self.room * 2).min(frame::MAX_FRAME);
         }
         Ok(chunk)
+    }
+
+    /// Wait until there may be more. The end of a record is not always told: old kernels are silent about `splice`.
+    async fn wait(&self, source: &Source) {
+        let changed = source.changed.notified();
+        if self.is_unfinished {
+            let _ = tokio::time::timeout(UNFINISHED, changed).await;
+        } else {
+            changed.await;
+        }
     }
 
     /// The chunk that `next` gave, as it is sent.

@@ -1,13 +1,12 @@
 //! Giving a task to a supervisor, and waiting for that supervisor's end.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use muster_link::message::Launch;
 use muster_model::node::Device;
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
 
 use crate::descriptor::register;
@@ -38,8 +37,6 @@ pub(crate) struct Means {
 #[derive(Debug)]
 pub(crate) struct Watch {
     descriptor: OwnedFd,
-    /// If it is a child of this process. After an upgrade it may be one of which only the kernel knows.
-    child: Option<Child>,
 }
 
 /// Start a task. One that a supervisor already has is left to it.
@@ -56,8 +53,7 @@ pub(crate) fn start(
         Ok(spawned) => {
             let supervisor = Process::of(Pid::from_child(&spawned.child)).ok();
             let watch = task::watch(dir.path(), supervisor).ok();
-            let watch = watch.map(|descriptor| Watch { descriptor, child: Some(spawned.child) });
-            Ok((Some(spawned.pipes), watch))
+            Ok((Some(spawned.pipes), watch.map(|descriptor| Watch { descriptor })))
         }
         Err(task::Error::AlreadyStarted { .. } | task::Error::Supervised { .. }) => Ok((None, None)),
         Err(error) => {
@@ -95,24 +91,18 @@ fn launch_of(
 /// What tells of the end of a supervisor that another agent started.
 pub(crate) fn watch(dir: &Path, started: Option<&Started>) -> Option<Watch> {
     let descriptor = task::watch(dir, started.map(|started| started.supervisor)).ok()?;
-    Some(Watch { descriptor, child: None })
+    Some(Watch { descriptor })
 }
 
-/// Wait for the end of a supervisor, and leave no zombie.
+/// Wait for the end of a supervisor.
 pub(crate) async fn gone(watch: Watch) -> io::Result<()> {
     // A process is readable when it has ended; the pipe that stands in for it errs.
     let interest = Interest::READABLE.add(Interest::ERROR);
-    let descriptor = register(watch.descriptor, interest)?;
-    let ended = descriptor.ready(interest).await.map(|_| ());
-    match watch.child {
-        Some(mut child) => _ = child.try_wait(),
-        // Whoever is not our child is someone else's to reap.
-        None => {
-            _ = waitid(
-                WaitId::PidFd(descriptor.get_ref().as_fd()),
-                WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
-            )
-        }
-    }
-    ended
+    register(watch.descriptor, interest)?.ready(interest).await.map(|_| ())
+}
+
+/// Leave no zombies. All children of this process are supervisors, also those that it has from the binary it was before
+/// an upgrade, and how they ended is written elsewhere.
+pub(crate) fn reap() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }

@@ -152,4 +152,14 @@ mod tests {
         fs::rename(one.join("b"), two.join("b")).unwrap();
         assert_eq!(watcher.changes().await, Changes::Some([(2, b"b".to_vec())].into()));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watcher_that_is_refused_its_eyes_says_again_and_again_that_anything_may_have_changed() {
+        let mut watcher = Watcher::<u8> { inotify: None, keys: HashMap::new(), is_blind: true };
+        watcher.add(Path::new("/"), WatchFlags::MOVED_TO, 1);
+        watcher.remove(&1);
+        for _ in 0..3 {
+            assert_eq!(watcher.changes().await, Changes::Unknown);
+        }
+    }
 }

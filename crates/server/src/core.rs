@@ -85,7 +85,7 @@ impl Core {
             loop {
                 let sleep = self.until_next_timer();
                 match tokio::time::timeout(sleep, inputs.recv_many(&mut batch, MAX_BATCH)).await {
-                    Ok(0) => return,
+                    Ok(0) => return self.fold_in(),
                     Ok(_) | Err(_) => self.turn(batch.drain(..)),
                 }
             }
@@ -169,6 +169,17 @@ impl Core {
         }
         self.send_all(messages);
         self.drop_finished(&batch);
+        if !batch.removed.is_empty() {
+            self.fold_in();
+        }
+    }
+
+    /// Empties the database's journal, so that what was removed, environments above all, is not on disk any more.
+    /// A reader in its way puts it off until the next removal, or the end.
+    fn fold_in(&mut self) {
+        if let Err(error) = self.parts.writer.checkpoint() {
+            tracing::warn!(error = %error, "the journal could not be folded into the database");
+        }
     }
 
     fn send_all(&mut self, messages: Vec<(NodeId, ToAgent)>) {

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,6 +17,7 @@ pub struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Terminal {
@@ -44,7 +46,7 @@ impl Terminal {
         let mut output = keyboard.try_clone().expect("a second handle on the terminal");
         let screen = Arc::new(Mutex::new(Vec::new()));
         let shared = screen.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             // It ends with an error once nobody has the other end open.
             while let Ok(count) = output.read(&mut buffer) {
@@ -54,7 +56,7 @@ impl Terminal {
                 shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
             }
         });
-        Self { child, keyboard, screen }
+        Self { child, keyboard, screen, reader: Some(reader) }
     }
 
     /// What was shown so far.
@@ -85,6 +87,8 @@ impl Terminal {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                // What it wrote last may still be on its way; nobody else has the terminal.
+                self.reader.take().map(JoinHandle::join);
                 return (status, self.screen());
             }
             assert!(begun.elapsed() < DEADLINE, "it did not end; the terminal shows\n{}", self.screen());

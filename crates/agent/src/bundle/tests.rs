@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, FileTimes};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
+use muster_model::BundleId;
 use proptest::collection::vec;
 use proptest::prelude::{
     Just, ProptestConfig, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -17,7 +19,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::unpack::{Error, unpack};
-use super::{Cache, copy_tree};
+use super::{Cache, MAX_BUNDLES, copy_tree};
 
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
@@ -352,4 +354,29 @@ fn an_opened_cache_has_nothing_unfinished() {
     Cache::open(home.path().to_owned()).unwrap();
     let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, [OsStr::new(&bundle)]);
+}
+
+#[test]
+fn a_full_cache_loses_what_was_not_used_for_longest_and_nothing_in_use() {
+    let home = tempfile::tempdir().unwrap();
+    let cache = Cache::open(home.path().to_owned()).unwrap();
+    let id = |number: usize| BundleId::from_digest(&format!("{number:064x}")).unwrap();
+    for number in 0..MAX_BUNDLES + 4 {
+        let dir = home.path().join(id(number).as_str());
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("bytes"), "1000").unwrap();
+        let used = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64));
+        fs::File::open(dir.join("bytes")).unwrap().set_times(used).unwrap();
+    }
+    let pin = cache.pin(&id(1));
+    cache.evict().unwrap();
+    let exists = |number: usize| home.path().join(id(number).as_str()).exists();
+    assert_eq!((0..6).map(exists).collect::<Vec<_>>(), [false, true, false, false, true, true]);
+    drop(pin);
+    cache.evict().unwrap();
+    assert!(!exists(1) && exists(4));
+    // One that is larger than all may be goes as soon as it is not the last one used.
+    fs::write(home.path().join(id(MAX_BUNDLES + 3).as_str()).join("bytes"), u64::MAX.to_string()).unwrap();
+    cache.evict().unwrap();
+    assert!(fs::read_dir(home.path()).unwrap().count() < 2);
 }

@@ -226,8 +226,6 @@ impl Life {
             Outcome::Launched => {
                 self.phase = Phase::Launching;
                 self.launches += 1;
-                // It may have had a supervisor already, of whose signs none will come again.
-                self.has_changed = true;
             }
             Outcome::Told { grace_ms } => self.told_ms = Some(grace_ms),
             Outcome::NotStarted => {

@@ -117,7 +117,7 @@ async fn a_task_without_any_server_is_told_in_full_to_the_next_one() {
     let mut node = Node::new().await;
     node.prepare(&task(0)).await;
     node.launch(&task(0), SCRIPT).await;
-    eventually("it is launched", || node.task_dir(&task(0)).join("launch.json").exists()).await;
+    eventually("it runs", || node.task_dir(&task(0)).join("started.json").exists()).await;
     node.server.vanish();
     node.kill_agent();
     eventually("it ended alone", || node.task_dir(&task(0)).join("exit.json").exists()).await;

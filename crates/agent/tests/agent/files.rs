@@ -8,7 +8,7 @@ use muster_link::message::{Bundle, ToAgent};
 use muster_model::Reason;
 use tar::{Builder, EntryType, Header};
 
-use crate::node::{Node, launch, prepare_with, task};
+use crate::node::{Node, eventually, launch, prepare_with, task};
 
 fn header(kind: EntryType, mode: u32, size: usize) -> Header {
     let mut header = Header::new_gnu();
@@ -111,9 +111,9 @@ async fn a_bundle_that_cannot_be_had_or_trusted_fails_in_words() {
     let bundle = node.bundle(evil.as_bytes(), 1000);
     node.server.send(with_bundle(4, &bundle)).await;
     assert!(failure(&node, 4).await.contains("`../x`"));
-    assert!(
-        node.dir().join("cache/bundles").read_dir().unwrap().all(|entry| is_bundle(&entry.unwrap().path()))
-    );
+    let cache = node.dir().join("cache/bundles");
+    let is_clean = || cache.read_dir().unwrap().all(|entry| is_bundle(&entry.unwrap().path()));
+    eventually("nothing unfinished is left", is_clean).await;
 }
 
 fn is_bundle(path: &Path) -> bool {
@@ -131,6 +131,6 @@ async fn a_task_may_run_in_a_directory_of_the_node() {
     node.server.send(launch(&task(0), "pwd; echo here > file")).await;
     assert_eq!(node.server.output(&task(0)).await, format!("{path}\n").as_bytes());
     node.server.send(ToAgent::Remove { job: task(0).attempt.job }).await;
-    crate::node::eventually("the task is gone", || !node.task_dir(&task(0)).exists()).await;
+    eventually("the task is gone", || !node.task_dir(&task(0)).exists()).await;
     assert_eq!(fs::read(dir.join("file")).unwrap(), b"here\n");
 }

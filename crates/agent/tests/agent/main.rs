@@ -6,5 +6,6 @@ mod crash;
 mod files;
 mod life;
 mod link;
+mod logs;
 mod node;
 mod server;

@@ -329,6 +329,44 @@ fn a_retry_is_a_new_attempt_and_the_old_one_stays_visible() {
 }
 
 #[test]
+fn cpus_and_memory_are_claimed_only_by_who_asks() {
+    let home = home_with("[local]\ncpus = 3\nmemory = \"4GB\"\nslots = 8\n");
+    home.wait_for_node();
+    let wait = until("go");
+    let cpus = home.submit(&["-N", "2", "--cpus", "1.25", "--", "sh", "-c", &wait]);
+    let memory = home.submit(&["--memory", "3GB", "--", "sh", "-c", &wait]);
+    let neither = home.submit(&["-N", "7", "--", "sh", "-c", &wait]);
+    for job in [&cpus, &memory, &neither] {
+        home.wait_for_state(job, "running");
+    }
+    let node = &home.json(["nodes", "--json"])[0];
+    assert_eq!((&node["cpu_millis_used"], &node["cpu_millis"]), (&json!(2500), &json!(3000)));
+    assert_eq!((&node["memory_bytes_used"], &node["memory_bytes"]), (&json!(3u64 << 30), &json!(4u64 << 30)));
+    assert_eq!(
+        (&node["slots_used"], &node["slots"]),
+        (&json!(8), &json!(8)),
+        "one that asks for CPUs takes no slot"
+    );
+    let late = [
+        (home.submit(&["--cpus", "1", "--", "true"]), "0.5 CPUs free"),
+        (home.submit(&["--memory", "2GB", "--cpus", "0.1", "--", "true"]), "1 GB of memory free"),
+    ];
+    for (job, free) in &late {
+        let why = home.json(["why", job, "--json"]);
+        assert_eq!(why["code"], "no_capacity", "{why}");
+        assert!(why["constraint"].as_str().is_some_and(|text| text.contains(free)), "{why}");
+    }
+    home.touch("go");
+    for (job, _) in &late {
+        home.wait_for_state(job, "succeeded");
+    }
+    for job in [&cpus, &memory, &neither] {
+        home.wait_for_state(job, "succeeded");
+    }
+    check_all_is_free(&home);
+}
+
+#[test]
 fn the_queue_goes_by_priority_then_by_age() {
     let home = home_with("[local]\nslots = 1\n");
     let blocker = home.submit(&["--", "sh", "-c", &until("go")]);

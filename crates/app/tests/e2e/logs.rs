@@ -117,6 +117,32 @@ fn a_follower_may_come_before_the_job_starts_and_stays_over_retries() {
 }
 
 #[test]
+fn a_reader_that_goes_away_hurts_nobody() {
+    let home = home();
+    let script = "i=0; while [ $i -lt 20000 ]; do echo \"line $i\"; i=$((i + 1)); done; exit 4";
+    let run = |line: &str| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", line]).env("MUSTER", env!("CARGO_BIN_EXE_muster")).env("MUSTER_HOME", home.path());
+        let done = shell.env("SCRIPT", script).current_dir(home.work()).output().expect("bash starts");
+        (
+            String::from_utf8_lossy(&done.stdout).into_owned(),
+            String::from_utf8_lossy(&done.stderr).into_owned(),
+        )
+    };
+    // The job and its exit code do not depend on who reads along.
+    let (shown, said) = run("\"$MUSTER\" run -- sh -c \"$SCRIPT\" | head -n 2; echo ${PIPESTATUS[0]}");
+    assert_eq!(shown, "line 0\nline 1\n4\n", "{said}");
+    assert_eq!(home.job("last")["exit_code"], 4);
+    for words in ["logs last", "logs -f last", "logs last --json", "ps -a", "show last"] {
+        let (shown, said) = run(&format!("\"$MUSTER\" {words} | head -n 1; echo ${{PIPESTATUS[0]}}"));
+        let code = shown.lines().last().unwrap_or_default();
+        assert!(["0", "141"].contains(&code), "{words}: {shown}{said}");
+        assert!(!said.contains("panicked") && !said.contains("error"), "{words}: {said}");
+    }
+    assert_eq!(home.ok(["logs", "last"]).lines().count(), 20_000);
+}
+
+#[test]
 fn python_prints_without_being_asked_to_flush() {
     let home = home();
     home.write("slow.py", "import os, time\nprint('begun')\nwhile not os.path.exists(os.environ['SHARED'] + '/go'): time.sleep(0.02)\n");

@@ -6,7 +6,7 @@ use muster_testkit::http::Request;
 use muster_testkit::{Home, wait_for, with_word};
 use serde_json::{Value, json};
 
-use crate::{attempts, home, home_with, until};
+use crate::{attempts, home, home_with, python, until};
 
 /// Every job there is.
 fn all(home: &Home) -> Vec<Value> {
@@ -119,6 +119,103 @@ fn a_task_gets_the_submitters_environment_and_what_the_job_adds() {
     let print = ["--", "sh", "-c", "echo \"[$PYTHONUNBUFFERED]\""];
     let done = home.run(["run", "-e", "PYTHONUNBUFFERED="].iter().chain(&print));
     assert_eq!(done.out(), "[]\n", "what the user set stays");
+}
+
+#[test]
+fn words_arrive_as_they_were_typed() {
+    let home = home();
+    let long = "x".repeat(100_000);
+    let words =
+        ["a b", "", "quo'te\"", "new\nline", "größe 训练", "$HOME", "*", "--nodes", "--", "-x", "\\", &long];
+    let done = home.run(["run", "--", "printf", "[%s]"].iter().chain(&words));
+    let expected: String = words.iter().map(|word| format!("[{word}]")).collect();
+    assert_eq!((done.code(), done.out()), (0, expected), "{}", done.err());
+    let done = home.run(["run", "-e", &format!("LONG={long}"), "--", "sh", "-c", "printf %s \"$LONG\""]);
+    assert_eq!((done.code(), done.out()), (0, long), "{}", done.err());
+}
+
+#[test]
+fn a_task_may_run_jobs_of_its_own() {
+    let home = home();
+    let inner =
+        format!("{} run -N 2 -- sh -c 'echo $RANK of $WORLD_SIZE'; exit 3", env!("CARGO_BIN_EXE_muster"));
+    let done = home.run(["run", "--", "sh", "-c", &inner]);
+    assert_eq!(done.code(), 3, "{}", done.err());
+    let mut lines: Vec<String> = done.out().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["task0 | 0 of 2", "task1 | 1 of 2"]);
+    assert_eq!(all(&home).len(), 2);
+}
+
+#[test]
+fn the_submitters_environment_is_nobody_elses() {
+    let home = home();
+    let secret = format!("secret-{}", std::process::id());
+    let script = format!("printf %s \"$TOKEN\" | wc -c; {}", until("go"));
+    let mut command = home.command(["run", "-d", "--name", "private", "--", "sh", "-c", &script]);
+    command.env("TOKEN", &secret);
+    assert_eq!(muster_testkit::Running::start(command).finish().code(), 0);
+    home.wait_for_state("private", "running");
+    assert_eq!(with_word(&secret), [], "in no command line");
+    let views =
+        ["", "/why", "/events", "/logs"].map(|part| home.get(&format!("/api/v1/jobs/private{part}")).text());
+    assert!(views.iter().all(|view| !view.contains(&secret)), "{views:?}");
+    for path in mentions(&home, &secret) {
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{path} can be read by others");
+        assert!(!path.ends_with(".log"), "{path}");
+    }
+    home.touch("go");
+    home.wait_for_state("private", "succeeded");
+    assert_eq!(home.ok(["logs", "private"]).trim(), secret.len().to_string());
+    wait_for("the node to forget it", || {
+        mentions(&home, &secret).iter().all(|path| path.contains("muster.db"))
+    });
+    assert!(database(&home).contains(&secret));
+    home.ok(["rm", "private"]);
+    assert!(!database(&home).contains(&secret), "it goes with the job");
+}
+
+/// Everything in the server's database, as SQL.
+fn database(home: &Home) -> String {
+    let dump = "import sqlite3, sys\nfor line in sqlite3.connect(sys.argv[1]).iterdump(): print(line)";
+    let path = home.path().join("muster.db");
+    let done =
+        std::process::Command::new(python()).args(["-c", dump]).arg(path).output().expect("python3 starts");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// The files of the data directory that contain a text.
+fn mentions(home: &Home, text: &str) -> Vec<String> {
+    let found = std::process::Command::new("grep").args(["-rlF", "--", text]).arg(home.path()).output();
+    let text = String::from_utf8_lossy(&found.expect("grep starts").stdout).into_owned();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_prints_json_when_asked() {
+    let home = home();
+    assert_eq!(home.json(["version", "--json"])["version"], env!("CARGO_PKG_VERSION"));
+    assert!(!home.path().exists(), "asking for the version starts nothing");
+    assert_eq!(home.run(["run", "--json", "--name", "x", "--", "echo", "hi"]).code(), 0);
+    for words in [
+        &["ps", "--json"][..],
+        &["show", "x", "--json"],
+        &["wait", "x", "--json"],
+        &["logs", "x", "--json"],
+        &["why", "x", "--json"],
+        &["nodes", "--json"],
+        &["server", "start", "--json"],
+        &["server", "status", "--json"],
+        &["server", "openapi", "--json"],
+        &["stop", "x", "--json"],
+        &["rm", "x", "--json"],
+        &["server", "stop", "--json"],
+    ] {
+        let value = home.json(words);
+        assert!(value.is_object() || value.is_array(), "{words:?}: {value}");
+    }
 }
 
 #[test]
