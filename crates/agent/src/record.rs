@@ -133,6 +133,11 @@ impl TaskDir {
         Ok(parse(&forgotten)?.1.map_or(Found::Nothing, Found::Forgotten))
     }
 
+    /// Whether there is a record, so that reading is worth while: a node may have ten thousand forgotten tasks.
+    pub(crate) fn is_remembered(&self) -> bool {
+        self.path.join(TaskDir::RECORD).exists()
+    }
+
     /// Whether it was given to a supervisor, or was about to be.
     pub(crate) fn was_launched(&self) -> bool {
         self.path.join(LAUNCH).exists()

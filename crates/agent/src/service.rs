@@ -236,6 +236,7 @@ impl Service {
         self.tidy_at = Some(Instant::now() + TIDY);
         let Some(task) = self.tasks.change(id) else { return };
         task.pipes = report.pipes;
+        task.failures = if report.outcome == Outcome::Failed { task.failures + 1 } else { 0 };
         if let Some(supervisor) = report.supervisor {
             self.await_supervisor(id, supervisor);
         }

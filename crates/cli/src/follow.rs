@@ -89,7 +89,8 @@ impl LogReader {
         if let Some(stream) = &mut self.stream {
             return stream.next().await;
         }
-        let query = LogsQuery { cursor: self.cursor.text(), ..self.query.clone() };
+        let cursor = self.cursor.text().or_else(|| self.query.cursor.clone());
+        let query = LogsQuery { cursor, ..self.query.clone() };
         let stream = self.session.client().logs(&self.job, &query).await?;
         self.stream.insert(stream).next().await
     }

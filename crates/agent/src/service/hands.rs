@@ -26,8 +26,9 @@ use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
 use crate::task::{self, Observation, Pipes};
 use crate::{Options, disk, outcome, words};
 
-/// How long after a failure a step is tried again.
+/// How long after a failure a step is tried again, and by how much that grows with each further one.
 const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DOUBLINGS: u32 = 6;
 /// A task may look alive for a moment after its supervisor has died: a supervisor of another task that is just being
 /// started holds the same lock until it becomes one. So what is in doubt is looked at again, this often at most.
 const DOUBT: Duration = Duration::from_millis(5);
@@ -50,6 +51,8 @@ struct Work {
     pipes: Option<Pipes>,
     is_awaited: bool,
     is_supervisor_gone: bool,
+    /// How often in a row its steps have failed.
+    failures: u32,
     cancel: CancellationToken,
 }
 
@@ -94,6 +97,7 @@ impl Hands {
             pipes: task.pipes.take(),
             is_awaited: task.is_awaited,
             is_supervisor_gone: task.is_supervisor_gone,
+            failures: task.failures,
             cancel: task.cancel.clone(),
         };
         let (means, start, node_lost) = (self.means.clone(), self.start.clone(), self.node_lost());
@@ -146,6 +150,7 @@ impl Work {
 
     /// Make a step that waits for nothing but the disk. One that fails is tried again a little later.
     async fn on_disk(self, step: impl FnOnce(&mut Work) -> Result<Done, Error> + Send + 'static) -> Report {
+        let pause = RETRY * 2_u32.pow(self.failures.min(RETRY_DOUBLINGS));
         let (id, mut work) = (self.id.clone(), self);
         let done = disk::work(move || {
             let found = step(&mut work);
@@ -159,7 +164,7 @@ impl Work {
             Err(error) => (Report { outcome: Outcome::Failed, pipes: None, supervisor: None }, words(&error)),
         };
         tracing::warn!(task = %id, error, "a step of a task failed and will be tried again");
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(pause).await;
         report
     }
 
@@ -270,11 +275,22 @@ impl Work {
     }
 
     fn forget(&mut self) -> Result<Done, Error> {
+        self.release_tree()?;
         self.dir.forget()?;
         Ok(Outcome::Forgotten.into())
     }
 
+    /// Give back what held the task's processes together. Its supervisor does so, unless it was killed at the very end
+    /// or never came.
+    fn release_tree(&self) -> Result<(), Error> {
+        if let Some(launch) = read::<supervisor::Launch>(self.dir.path(), LAUNCH)? {
+            launch.tree.remove();
+        }
+        Ok(())
+    }
+
     fn remove(&mut self) -> Result<Done, Error> {
+        self.release_tree()?;
         self.dir.remove()?;
         Ok(Outcome::Removed.into())
     }

@@ -21,6 +21,9 @@ impl Service {
         let tasks_dir = self.hands.tasks_dir().to_owned();
         for id in record::scan(&tasks_dir)? {
             let dir = TaskDir::new(&tasks_dir, &id);
+            if !dir.is_remembered() {
+                continue;
+            }
             match dir.read() {
                 Ok(Found::Task(record, ended)) => self.resume_task(&id, dir, *record, ended, is_new_boot),
                 Ok(Found::Forgotten(_) | Found::Nothing) => {}

@@ -26,6 +26,8 @@ pub(super) struct Task {
     /// Its supervisor's end is being waited for, or has come.
     pub(super) is_awaited: bool,
     pub(super) is_supervisor_gone: bool,
+    /// How often in a row its steps have failed.
+    pub(super) failures: u32,
     pub(super) log: Arc<Source>,
     /// Ends the shipping of its log, once that has begun.
     pub(super) shipping: Option<AbortHandle>,
@@ -42,6 +44,7 @@ impl Task {
             pipes: None,
             is_awaited: false,
             is_supervisor_gone: false,
+            failures: 0,
             log,
             shipping: None,
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use muster_agent::tree::Root;
 use muster_link::log::SegmentDir;
 use muster_link::message::{Bundle, Launch, Prepare, ToAgent};
 use muster_model::bundle::{Chunk, Manifest};
@@ -147,6 +148,14 @@ impl Drop for Node {
         }
         for pid in processes_with(&self.dir()) {
             let _ = kill_process(pid, Signal::KILL);
+        }
+        // Nor do their cgroups, which nobody is left to give back.
+        for entry in std::fs::read_dir(self.dir().join("tasks")).into_iter().flatten().flatten() {
+            let launch = std::fs::read(entry.path().join("launch.json")).unwrap_or_default();
+            if let Ok(launch) = serde_json::from_slice::<muster_agent::supervisor::Launch>(&launch) {
+                launch.tree.kill(Root::Orphans(None));
+                launch.tree.remove();
+            }
         }
     }
 }

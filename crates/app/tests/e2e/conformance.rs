@@ -9,7 +9,7 @@ use muster_link::message::{PROTOCOL, ToAgent, ToServer};
 use muster_link::session::{self, Side};
 use muster_link::{control, websocket};
 use muster_model::NodeId;
-use muster_testkit::{is_alive, kill};
+use muster_testkit::{is_alive, kill, wait_for};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -109,5 +109,5 @@ fn the_local_engine_conforms() {
         let engine = Local::new(Options { dir: home.path().join("node"), exe, arguments });
         conformance::run(&engine, &mut gate).await;
     });
-    assert_eq!(home.processes(), []);
+    wait_for("the agent's process to go", || home.processes().is_empty());
 }

@@ -154,8 +154,7 @@ fn a_gang_that_is_to_continue_outlives_its_failing_rank() {
         let job = home.get(&format!("/api/v1/jobs/{id}")).json();
         attempts(&job).last().is_some_and(|last| last["tasks"][0]["phase"] == "ended")
     });
-    let job = home.job(&id);
-    assert_eq!(job["state"], "running");
+    let job = home.wait_for_state(&id, "running");
     assert_eq!(tasks(&job)[1]["phase"], "running");
     home.touch("go");
     assert_eq!(home.run(["wait", &id]).code(), 5);

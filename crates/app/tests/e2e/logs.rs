@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use muster_testkit::http::Request;
 use muster_testkit::{Home, peak_memory_kb};
+use serde_json::json;
 
 use crate::{home, until};
 
@@ -108,12 +110,24 @@ fn a_follower_may_come_before_the_job_starts_and_stays_over_retries() {
     let home = crate::home_with("[local]\nslots = 1\n");
     let blocker = home.submit(&["--", "sh", "-c", &until("go")]);
     home.wait_for_state(&blocker, "running");
-    let id = home.submit(&["--retries", "1", "--", "sh", "-c", "echo try $MUSTER_ATTEMPT; exit 3"]);
-    let follower = home.start(["logs", "-f", &id]);
-    let events = home.start(["wait", &id]);
+    let script = format!("echo try $MUSTER_ATTEMPT; {}; exit 3", until("again"));
+    let id = home.submit(&["--retries", "2", "--", "sh", "-c", &script]);
+    let early = home.door().follow(&Request::get(&format!("/api/v1/jobs/{id}/logs?follow=true")));
+    assert_eq!(home.job(&id)["state"], "queued");
     home.touch("go");
-    assert_eq!(follower.finish().out(), "try 1\ntry 2\n");
-    assert_eq!(events.finish().code(), 3);
+    let late = home.start(["logs", "-f", &id]);
+    late.wait_for_out("try 1\n");
+    home.touch("again");
+    assert_eq!(late.finish().out(), "try 1\ntry 2\ntry 3\n");
+    let mut pieces: Vec<_> = early.collect();
+    assert_eq!(pieces.pop().map(|end| end.kind), Some("end".into()));
+    let shown: Vec<serde_json::Value> =
+        pieces.iter().map(|piece| serde_json::from_str(&piece.data).unwrap()).collect();
+    let texts: Vec<_> = shown.iter().map(|piece| (&piece["attempt"], &piece["text"])).collect();
+    assert_eq!(
+        texts,
+        [(&json!(1), &json!("try 1\n")), (&json!(2), &json!("try 2\n")), (&json!(3), &json!("try 3\n"))]
+    );
 }
 
 #[test]

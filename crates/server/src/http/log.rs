@@ -17,13 +17,14 @@ use muster_api::view::{LogChunk, LogStream, LogsQuery};
 use muster_link::log::{Reader, Record, Stream, Tail};
 use muster_model::spec::FieldError;
 use muster_model::task::TaskPhase;
-use muster_model::{AttemptId, JobId, Timestamp};
+use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
 use tokio::sync::watch;
 
 use super::failure::{Failure, Params};
 use super::job::{read, resolve, row};
 use super::sse;
+use crate::core::internal;
 use crate::log_store::{Log, blocking};
 use crate::state::Shared;
 use crate::view;
@@ -155,13 +156,12 @@ impl Follower {
         self.news.borrow_and_update();
         self.sources.iter_mut().for_each(|source| drop(source.grown.borrow_and_update()));
         // The job is read before its logs: what it says is complete then is.
-        let job = self.job.clone();
-        let row = read(&self.shared, move |readers| row(readers, &job)).await?;
+        let (row, tasks) = self.read_job().await?;
         self.fill().await?;
         if !self.ready.is_empty() {
             return Ok(());
         }
-        let attempt_over = self.attempt < row.job.attempt || self.is_complete(&row);
+        let attempt_over = self.is_complete(&tasks);
         if attempt_over && self.query.attempt.is_none() && self.query.follow && self.attempt < row.job.attempt
         {
             self.attempt += 1;
@@ -179,10 +179,25 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether everything the current attempt's tasks will ever write was read.
-    fn is_complete(&self, row: &JobRow) -> bool {
+    /// The job, and the gang of the attempt that is being read. An earlier attempt's log may still be on its way when
+    /// the next one has begun.
+    async fn read_job(&self) -> Result<(JobRow, Vec<Task>), Problem> {
+        let (job, attempt) = (self.job.clone(), self.attempt);
+        read(&self.shared, move |readers| {
+            let row = row(readers, &job)?;
+            let tasks = match (1..row.job.attempt).contains(&attempt) {
+                true => readers.tasks(&job, attempt).map_err(|error| internal(&error))?,
+                false => row.job.tasks.clone(),
+            };
+            Ok((row, tasks))
+        })
+        .await
+    }
+
+    /// Whether everything that the tasks of the attempt will ever write was read.
+    fn is_complete(&self, tasks: &[Task]) -> bool {
         self.sources.iter().all(|source| {
-            row.job.tasks.get(source.rank as usize).is_none_or(|task| {
+            tasks.get(source.rank as usize).is_none_or(|task| {
                 task.phase == TaskPhase::Ended
                     && task
                         .end

@@ -36,7 +36,8 @@ pub(super) async fn watch(
     terminal::remark(&headline(job));
     remark_on_hidden_devices(session, job).await;
     let mut watch = Watch::new(session, job, json);
-    let query = LogsQuery { follow: true, ..LogsQuery::default() };
+    // From the first attempt on, also when that is over before anyone looks.
+    let query = LogsQuery { follow: true, cursor: Some("1@".into()), ..LogsQuery::default() };
     let mut log = LogFollow::start(session, watch.id(), query);
     let mut ticks = interval_at(Instant::now() + TICK, TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
