@@ -286,7 +286,7 @@ impl Drop for Home {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         // Whoever would have removed them was killed above.
-        groups.iter().for_each(|group| drop(std::fs::remove_dir(group)));
+        groups.iter().for_each(|group| cgroup::end(group));
     }
 }
 

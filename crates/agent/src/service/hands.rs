@@ -275,22 +275,21 @@ impl Work {
     }
 
     fn forget(&mut self) -> Result<Done, Error> {
-        self.release_tree()?;
+        self.release_tree();
         self.dir.forget()?;
         Ok(Outcome::Forgotten.into())
     }
 
     /// Give back what held the task's processes together. Its supervisor does so, unless it was killed at the very end
     /// or never came.
-    fn release_tree(&self) -> Result<(), Error> {
-        if let Some(launch) = read::<supervisor::Launch>(self.dir.path(), LAUNCH)? {
+    fn release_tree(&self) {
+        if let Ok(Some(launch)) = read::<supervisor::Launch>(self.dir.path(), LAUNCH) {
             launch.tree.remove();
         }
-        Ok(())
     }
 
     fn remove(&mut self) -> Result<Done, Error> {
-        self.release_tree()?;
+        self.release_tree();
         self.dir.remove()?;
         Ok(Outcome::Removed.into())
     }

@@ -45,7 +45,9 @@ fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that is readable when a child has ended. From here on the signal itself is held back.
+/// A descriptor that is readable when a child has ended. From here on that signal is held back, and so are those that
+/// ask to end: a child inherits our mask, so that a stop that reaches it before it is the task waits until it is. If
+/// we only ignored them, the child would too for a moment, and the stop would be lost.
 #[expect(unsafe_code, reason = "neither std nor rustix has signalfd")]
 pub(super) fn child_signals() -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
@@ -53,8 +55,12 @@ pub(super) fn child_signals() -> io::Result<OwnedFd> {
     let descriptor = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+        let descriptor = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
         libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
-        libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        descriptor
     };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());

@@ -37,12 +37,13 @@ if os.fork() == 0:
         script = 'trap "" TERM; : > "$1"; while :; do sleep 1; done'
         os.execve("/bin/sh", ["sh", "-c", script, mark, f"{up}.stranger"], {})
     os._exit(0)
-# One that is never there for long: each generation starts the next one and ends.
+# One that is never there for long: each generation starts the next one and ends. Should nobody end them, they do.
+last = time.monotonic() + 60
 if os.fork() == 0:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     open(f"{up}.chain", "w").close()
-    while os.fork() == 0:
+    while os.fork() == 0 and time.monotonic() < last:
         time.sleep(0.003)
     os._exit(0)
 

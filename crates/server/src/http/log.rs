@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -20,6 +21,7 @@ use muster_model::task::TaskPhase;
 use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::failure::{Failure, Params};
 use super::job::{read, resolve, row};
@@ -29,6 +31,9 @@ use crate::log_store::{Log, blocking};
 use crate::state::Shared;
 use crate::view;
 
+/// The end of a task is often known a moment before the last of its log is here. Whoever asks in between gets all of it,
+/// unless nothing comes for this long: then its node is gone.
+const ARRIVAL: Duration = Duration::from_secs(5);
 /// Bytes turned into events at once: bounds what a follower holds.
 const FILL: usize = 256 * 1024;
 
@@ -51,11 +56,36 @@ pub(super) async fn follow(
         let message = format!("there is no task {rank}; the job's tasks are 0 to {}", row.spec.nodes - 1);
         return Err(Problem::fields(vec![FieldError::new("task", message)]).into());
     }
+    if query.tail.is_some() && query.attempt.is_none_or(|attempt| attempt == row.job.attempt) {
+        arrival(&shared, &row, query.task).await;
+    }
     let follower = Follower::new(shared, row, query, cursor);
     Ok(sse::reply(stream::unfold(follower, async |mut follower| {
         let event = follower.next().await?;
         Some((event, follower))
     })))
+}
+
+/// Waits for the logs of tasks that are over, for as long as more of them comes: which lines are the last is known only
+/// then.
+async fn arrival(shared: &Shared, row: &JobRow, task: Option<u32>) {
+    let attempt = AttemptId { job: row.job.id.clone(), number: row.job.attempt };
+    let wanted = (0..).zip(&row.job.tasks).filter(|(rank, _)| task.is_none_or(|wanted| wanted == *rank));
+    for (rank, task) in wanted {
+        let log = shared.logs.open(&attempt.task(rank));
+        let mut grown = log.watch();
+        while lacks(task, *grown.borrow_and_update()) {
+            tokio::select! {
+                grown = timeout(ARRIVAL, grown.changed()) => if !matches!(grown, Ok(Ok(()))) { return },
+                () = shared.stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// Whether a task that is over has written more than this.
+fn lacks(task: &Task, offset: u64) -> bool {
+    task.end.as_ref().and_then(|end| end.log_bytes).is_some_and(|length| offset < length)
 }
 
 /// Where a client left off: an attempt, and an offset for each rank it has seen.
@@ -96,6 +126,8 @@ struct Follower {
     attempt: u32,
     sources: Vec<Source>,
     ready: VecDeque<Event>,
+    /// When something was last read.
+    heard: Instant,
     done: bool,
 }
 
@@ -111,6 +143,7 @@ impl Follower {
             attempt,
             sources: Vec::new(),
             ready: VecDeque::new(),
+            heard: Instant::now(),
             done: false,
         };
         let offsets = cursor.map(|cursor| cursor.offsets).unwrap_or_default();
@@ -159,6 +192,13 @@ impl Follower {
         let (row, tasks) = self.read_job().await?;
         self.fill().await?;
         if !self.ready.is_empty() {
+            self.heard = Instant::now();
+            return Ok(());
+        }
+        let patience = ARRIVAL.saturating_sub(self.heard.elapsed());
+        if !self.query.follow && !patience.is_zero() && self.is_arriving(&tasks) {
+            // Whether more has come or not, the next turn decides.
+            drop(timeout(patience, self.wait()).await);
             return Ok(());
         }
         let attempt_over = self.is_complete(&tasks);
@@ -197,14 +237,16 @@ impl Follower {
     /// Whether everything that the tasks of the attempt will ever write was read.
     fn is_complete(&self, tasks: &[Task]) -> bool {
         self.sources.iter().all(|source| {
-            tasks.get(source.rank as usize).is_none_or(|task| {
-                task.phase == TaskPhase::Ended
-                    && task
-                        .end
-                        .as_ref()
-                        .and_then(|end| end.log_bytes)
-                        .is_none_or(|length| source.reader.offset() >= length)
-            })
+            tasks
+                .get(source.rank as usize)
+                .is_none_or(|task| task.phase == TaskPhase::Ended && !lacks(task, source.reader.offset()))
+        })
+    }
+
+    /// Whether a task is over and the rest of its log is still on its way.
+    fn is_arriving(&self, tasks: &[Task]) -> bool {
+        self.sources.iter().any(|source| {
+            tasks.get(source.rank as usize).is_some_and(|task| lacks(task, source.reader.offset()))
         })
     }
 
