@@ -133,6 +133,13 @@ def command_line(pid):
         return []
 
 
+def supervisors_of(home):
+    """Ids of the supervisors of a home. They have no environment; the folder of their task is on their command line."""
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    lines = ((pid, command_line(pid)) for pid in pids)
+    return [pid for pid, line in lines if line[1:2] == ["supervise"] and line[2].startswith(f"{home}/")]
+
+
 def busy_share(seconds=1.0):
     """The part of all cores' time that was spent on something during the next second."""
 

@@ -24,13 +24,13 @@ from measure import (
     Failed,
     Sample,
     busy_share,
-    command_line,
     machine,
     private_mb,
     processes_of,
     resident_mb,
     run_ms,
     spawn,
+    supervisors_of,
     wait,
     wait_for,
     wait_until_gone,
@@ -255,9 +255,7 @@ class Bench:
         try:
             wait_for("the task runs", lambda: self.stamp_of(folder, "0"))
             time.sleep(1)
-            supervisors = [
-                pid for pid in processes_of("MUSTER_HOME", self.home) if "supervise" in " ".join(command_line(pid)[:3])
-            ]
+            supervisors = supervisors_of(self.home)
             if not supervisors:
                 raise Failed("no supervisor found among the processes of this home")
             private = max(private_mb(pid) for pid in supervisors)
@@ -279,7 +277,7 @@ class Bench:
         except Failed as error:
             print(f"warning: {error}", file=sys.stderr)
         # Whatever a failed figure left running has this home in its environment, and nobody else's has.
-        for pid in processes_of("MUSTER_HOME", self.home):
+        for pid in [*processes_of("MUSTER_HOME", self.home), *supervisors_of(self.home)]:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

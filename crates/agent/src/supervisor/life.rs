@@ -224,7 +224,9 @@ impl Life {
 
     fn terminate(&self) {
         if self.has_children {
-            self.launch.tree.terminate(self.running.as_ref().map(|running| running.pid), Root::Children);
+            // The number of a process that was reaped may be anyone's by now; what it left is told one by one.
+            let step = self.running.as_ref().filter(|running| running.status.is_none());
+            self.launch.tree.terminate(step.map(|running| running.pid), Root::Children);
         }
     }
 

@@ -131,6 +131,22 @@ fn a_follower_may_come_before_the_job_starts_and_stays_over_retries() {
 }
 
 #[test]
+fn what_a_job_wrote_last_is_there_when_it_is_over() {
+    let home = home();
+    home.wait_for_node();
+    // More than can be on its way at once, written at the last moment.
+    let print = ["--", "seq", "1", "2000000"];
+    let first = home.submit(&print);
+    home.wait_for_state(&first, "succeeded");
+    let tail = home.ok(["logs", &first, "--tail", "2"]);
+    assert!(tail == "1999999\n2000000\n", "{} lines are not the last two", tail.lines().count());
+    let second = home.submit(&print);
+    home.wait_for_state(&second, "succeeded");
+    let shown = home.ok(["logs", &second]);
+    assert_eq!((shown.lines().count(), shown.lines().last()), (2_000_000, Some("2000000")));
+}
+
+#[test]
 fn a_reader_that_goes_away_hurts_nobody() {
     let home = home();
     let script = "i=0; while [ $i -lt 20000 ]; do echo \"line $i\"; i=$((i + 1)); done; exit 4";
