@@ -155,11 +155,12 @@ impl Core {
     fn act(&mut self, mut batch: Batch) {
         // A welcome comes before anything else an agent is told, and a dismissal before the answer that it was given.
         self.send_all(std::mem::take(&mut batch.messages));
-        for answer in batch.answers.drain(..) {
-            answer.give();
-        }
+        // Nodes before callers: what is to start is worth more than knowing that it will.
         for (job, effect) in std::mem::take(&mut batch.effects) {
             self.perform(&job, effect);
+        }
+        for answer in batch.answers.drain(..) {
+            answer.give();
         }
         let mut messages = Vec::new();
         for (task, node, log_bytes) in std::mem::take(&mut batch.ended) {

@@ -34,7 +34,6 @@ pub(super) async fn watch(
     json: bool,
 ) -> Result<ExitCode, Error> {
     terminal::remark(&headline(job));
-    remark_on_hidden_devices(session, job).await;
     let mut watch = Watch::new(session, job, json);
     // From the first attempt on, also when that is over before anyone looks.
     let query = LogsQuery { follow: true, cursor: Some("1@".into()), ..LogsQuery::default() };
@@ -68,6 +67,8 @@ struct Watch<'a> {
     told: Option<String>,
     /// How often the user has asked for its end.
     stops: u32,
+    /// Devices that it was not given were mentioned, or there are none.
+    has_remarked: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -75,7 +76,16 @@ impl<'a> Watch<'a> {
         let mode = if job.summary.nodes > 1 { Mode::Labelled(job.summary.nodes) } else { Mode::Raw };
         let display = Display::new(mode);
         let display = if json { display.on_stderr() } else { display };
-        Self { session, job, display, spinner: Spinner::default(), has_started: false, told: None, stops: 0 }
+        Self {
+            session,
+            job,
+            display,
+            spinner: Spinner::default(),
+            has_started: false,
+            told: None,
+            stops: 0,
+            has_remarked: false,
+        }
     }
 
     fn id(&self) -> &'a str {
@@ -111,6 +121,7 @@ impl<'a> Watch<'a> {
 
     async fn on_tick(&mut self) -> Result<(), Error> {
         self.shown(|display| display.tick(Timestamp::now()))?;
+        self.remark_on_hidden_devices().await;
         if self.has_started {
             return Ok(());
         }
@@ -189,6 +200,7 @@ impl<'a> Watch<'a> {
         if !self.display.is_at_line_start() && terminal::stderr_is_terminal() {
             terminal::remark("");
         }
+        self.remark_on_hidden_devices().await;
         let detail = if json || end.job.state == State::Failed {
             Some(self.session.call(async |client| client.job(self.id()).await).await?)
         } else {
@@ -200,16 +212,17 @@ impl<'a> Watch<'a> {
         }
         Ok(exit_code(end.job.exit_code))
     }
-}
 
-/// A job that asks for no devices is given none, and a framework on the CPU is slow without saying why.
-async fn remark_on_hidden_devices(session: &Session, job: &JobDetail) {
-    if job.spec.resources.device_count() > 0 {
-        return;
-    }
-    let Ok(Ok(nodes)) = timeout(REMARK_DEADLINE, session.client().nodes()).await else { return };
-    if let Some(text) = hidden_devices(&nodes.items, job.spec.on.engine()) {
-        terminal::note(&text);
+    /// A job that asks for no devices is given none, and a framework on the CPU is slow without saying why. Asked for
+    /// only once the job is under way: its start is worth more than this remark.
+    async fn remark_on_hidden_devices(&mut self) {
+        if std::mem::replace(&mut self.has_remarked, true) || self.job.spec.resources.device_count() > 0 {
+            return;
+        }
+        let Ok(Ok(nodes)) = timeout(REMARK_DEADLINE, self.session.client().nodes()).await else { return };
+        if let Some(text) = hidden_devices(&nodes.items, self.job.spec.on.engine()) {
+            terminal::note(&text);
+        }
     }
 }
 
