@@ -21,6 +21,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     // The agent outlives the terminal and the server that started it. It fails only if it leads a session already.
     let _ = rustix::process::setsid();
     crate::log_to_stderr();
+    crate::raise_open_files();
     match options(&words) {
         Ok(options) => muster_agent::run(options),
         Err(error) => {

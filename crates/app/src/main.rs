@@ -33,6 +33,22 @@ fn log_to_stderr() {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
 }
 
+/// Every task costs the agent, and every connection the server, a few open files; the usual limit of 1,024 is less than
+/// a large machine runs tasks. It is raised only so far that the programs which inherit it, and count through all
+/// possible files before they start another, do not notice.
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    const ENOUGH: u64 = 16_384;
+    let mut limit = getrlimit(Resource::Nofile);
+    let raised = limit.maximum.map_or(ENOUGH, |hard| hard.min(ENOUGH));
+    if limit.current.is_some_and(|soft| soft < raised) {
+        limit.current = Some(raised);
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+        }
+    }
+}
+
 /// The value of `--name VALUE` among words that only this binary writes.
 fn option(words: &[OsString], name: &str) -> Option<OsString> {
     words.iter().position(|word| word == name).and_then(|at| words.get(at + 1)).cloned()

@@ -22,6 +22,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
         detach();
     }
     crate::log_to_stderr();
+    crate::raise_open_files();
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -57,10 +57,10 @@ fn never_fits(nodes: &[Free], gang: u32, need: &Need) -> Obstacle {
     let largest = largest_gang(nodes, need, gang);
     let most = |request| nodes.iter().map(|node| matching(node, request).len()).max().unwrap_or(0);
     let help = match (&need.devices, largest) {
-        (Some(request), 0) if most(request) < request.count as usize => {
-            let most = most(request);
-            format!("the most of these devices on one node is {most}; ask for that many or fewer")
-        }
+        (Some(request), 0) if most(request) < request.count as usize => match most(request) {
+            0 => "no node here has such a device; `muster nodes` shows what there is".into(),
+            most => format!("the most of these devices on one node is {most}; ask for that many or fewer"),
+        },
         (_, 0) => {
             let cpus = nodes.iter().map(|node| node.capacity.cpu_millis).max().unwrap_or(0) as f64 / 1000.0;
             let memory = nodes.iter().map(|node| node.capacity.memory_bytes).max().unwrap_or(0);

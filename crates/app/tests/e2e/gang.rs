@@ -257,7 +257,7 @@ fn asking_for_more_than_there_is_names_the_most_there_is() {
     home.wait_for_node();
     for (words, field, most) in [
         (&["--gpus", "9"][..], "--gpus:", "one node is 8"),
-        (&["--gpus", "A100:1"], "--gpus:", "one node is 0"),
+        (&["--gpus", "A100:1"], "--gpus:", "no node here has such a device"),
         (&["-N", "5", "--gpus", "2"], "--nodes:", "--nodes 4 or fewer"),
         (&["-N", "21"], "--nodes:", "--nodes 20 or fewer"),
         (&["--cpus", "5"], "--cpus:", "4 CPUs"),
