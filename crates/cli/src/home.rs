@@ -126,13 +126,13 @@ mod tests {
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(*value))
         };
-        Home::find(Path::new("/work"), variable).map(|home| home.folder)
+        Home::find(Path::new("/data"), variable).map(|home| home.folder)
     }
 
     #[test]
     fn muster_home_goes_before_xdg_before_home() {
         let all = [("MUSTER_HOME", "here"), ("XDG_DATA_HOME", "/data"), ("HOME", "/home/me")];
-        assert_eq!(find(&all).unwrap(), Path::new("/work/here"));
+        assert_eq!(find(&all).unwrap(), Path::new("/data/here"));
         assert_eq!(find(&all[1..]).unwrap(), Path::new("/data/muster"));
         assert_eq!(find(&all[2..]).unwrap(), Path::new("/home/me/.local/share/muster"));
         assert_eq!(
