@@ -44,9 +44,14 @@ pub fn plan<'a>(free: &mut [Free], queue: impl Iterator<Item = &'a Waiting>) -> 
     // Reservations are made on a copy: they bind this plan only.
     let mut left: Vec<Free> = free.to_vec();
     let mut admitted = Vec::new();
+    // What did not fit will not fit further down, where there is only less: a long queue of alike jobs costs one look.
+    let mut blocked: Vec<&Waiting> = Vec::new();
     for waiting in queue {
         if left.iter().all(|node| !node.has_room()) {
             break;
+        }
+        if blocked.iter().any(|other| other.nodes <= waiting.nodes && other.need == waiting.need) {
+            continue;
         }
         match fit::place(&left, waiting) {
             Some(placements) => {
@@ -56,8 +61,12 @@ pub fn plan<'a>(free: &mut [Free], queue: impl Iterator<Item = &'a Waiting>) -> 
                 }
                 admitted.push(Admission { job: waiting.job.clone(), placements });
             }
-            None if fits_ever(&left, waiting.nodes, &waiting.need) => fit::reserve(&mut left, waiting),
-            None => {}
+            None => {
+                if fits_ever(&left, waiting.nodes, &waiting.need) {
+                    fit::reserve(&mut left, waiting);
+                }
+                blocked.push(waiting);
+            }
         }
     }
     admitted

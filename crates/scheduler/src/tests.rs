@@ -59,6 +59,15 @@ fn smaller_jobs_do_not_take_the_places_a_blocked_gang_could_have() {
 }
 
 #[test]
+fn a_long_queue_of_blocked_gangs_hides_nobody_behind_it() {
+    let mut free = [node("a", 8, 8)];
+    plan(&mut free, [&gang(1, 1, 8)].into_iter());
+    let blocked: Vec<Waiting> = (2..5000).map(|id| gang(id, 1, 1)).collect();
+    let last = gang(9999, 1, 0);
+    assert_eq!(admitted(&plan(&mut free, blocked.iter().chain([&last]))), [last.job]);
+}
+
+#[test]
 fn what_never_fits_blocks_nobody() {
     let mut free = [node("a", 8, 8)];
     let (never, small) = (gang(1, 1, 9), gang(2, 1, 8));

@@ -50,8 +50,8 @@ impl Activity {
         Self { begun: Instant::now(), active: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
-    /// A request is served for as long as the guard lives.
-    pub fn enter(self: &Activity) {
+    /// A request begins; [`Visit`] sees to it that its end is counted, too.
+    pub fn enter(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 

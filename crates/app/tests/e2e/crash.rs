@@ -183,6 +183,7 @@ fn survive(victim: Victim, moment: Moment, seed: u64) {
     let mut client = scene.client();
     scene.wait_for_moment(moment, &mut random);
     let killed = scene.kill(victim, &mut client);
+    assert!(killed > 0 || moment != Moment::Run, "while a job runs there is a {victim:?} to kill");
     let status = client.wait().expect("the client can be waited for");
     let Some(job) = scene.job() else {
         let said = std::fs::read_to_string(scene.witness.join("client.err")).unwrap_or_default();

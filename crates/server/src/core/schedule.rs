@@ -1,10 +1,10 @@
 //! Letting waiting jobs start, and what happens by the clock.
 
-use std::sync::Arc;
+use std::cell::Cell;
 
 use muster_model::Reason;
 use muster_model::job::Event;
-use muster_model::spec::{JobSpec, Target};
+use muster_model::spec::Target;
 use muster_model::task::TaskEnd;
 use muster_model::{JobId, Timestamp};
 use muster_scheduler::{Free, Waiting};
@@ -21,11 +21,10 @@ impl Core {
         let targets: Vec<Target> = self.queues.keys().cloned().collect();
         for target in targets {
             let mut free = self.free_on(&target);
-            let mut deferred = false;
-            let candidates = self.candidates(&target, batch, now, &mut deferred);
-            let plan = muster_scheduler::plan(&mut free, candidates.iter().map(Arc::as_ref));
+            let deferred = Cell::new(false);
+            let plan = muster_scheduler::plan(&mut free, self.candidates(&target, batch, now, &deferred));
             // A job whose attempt ended in this batch starts its next one in the next.
-            self.dirty |= deferred;
+            self.dirty |= deferred.get();
             for admission in plan {
                 let event = Event::Admit { placements: admission.placements };
                 if let Err(error) = self.apply(&admission.job, event, batch, now) {
@@ -35,38 +34,28 @@ impl Core {
         }
     }
 
-    /// The jobs that may start, in order, no more of them than could possibly fit and one that could not.
-    fn candidates(
-        &self,
+    /// The jobs that may start, in order; looked up only as far as the planner reads.
+    fn candidates<'a>(
+        &'a self,
         target: &Target,
-        batch: &Batch,
+        batch: &'a Batch,
         now: Timestamp,
-        deferred: &mut bool,
-    ) -> Vec<Arc<Waiting>> {
-        let Some(queue) = self.queues.get(target) else { return Vec::new() };
-        let room: usize = self.free_on(target).iter().map(room).sum();
-        let mut candidates = Vec::new();
-        for id in queue.values() {
-            let Some(live) = self.jobs.get(id).filter(|live| live.job.is_eligible(now)) else { continue };
+        deferred: &'a Cell<bool>,
+    ) -> impl Iterator<Item = &'a Waiting> {
+        let eligible = move |id: &'a JobId| {
+            let live = self.jobs.get(id).filter(|live| live.job.is_eligible(now))?;
             if batch.jobs.get(id).is_some_and(|touched| touched.attempt_ended) {
-                *deferred = true;
-                continue;
+                deferred.set(true);
+                return None;
             }
-            candidates.push(live.waiting.clone());
-            if candidates.len() > room {
-                break;
-            }
-        }
-        candidates
+            Some(live.waiting.as_ref())
+        };
+        self.queues.get(target).into_iter().flat_map(|queue| queue.values()).filter_map(eligible)
     }
 
     /// What is free where a target runs.
     pub(super) fn free_on(&self, target: &Target) -> Vec<Free> {
         self.nodes.values().filter(|node| node.target == *target).map(|node| node.free.clone()).collect()
-    }
-
-    pub(super) fn free_nodes(&self, spec: &JobSpec) -> Vec<Free> {
-        self.free_on(&spec.on)
     }
 
     /// What is due: nodes that stayed away too long, and jobs whose pause is over.
@@ -101,9 +90,4 @@ impl Core {
             tracing::debug!(%job, %invalid, "an event changed nothing");
         }
     }
-}
-
-/// How many tasks could start on a node at the very most.
-fn room(free: &Free) -> usize {
-    if free.usable { free.slots as usize + free.devices.len() + free.cpu_millis as usize } else { 0 }
 }

@@ -73,7 +73,7 @@ impl Core {
             );
             errors.push(FieldError::new("name", message));
         }
-        let nodes = self.free_nodes(spec);
+        let nodes = self.free_on(&spec.on);
         let waiting =
             Waiting { job: JobId::from_random(0), nodes: spec.nodes, need: Need::from(&spec.resources) };
         // A node that has not said what it has yet may have anything.
