@@ -7,12 +7,25 @@ use futures::{Sink, SinkExt, Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
 
-/// Joins the two directions of a WebSocket, already reduced to the bytes of its binary messages.
-pub fn bytes<S>(socket: S) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static
+/// The bytes of any library's WebSocket, given what a message carries and how a message is made. Pings are answered by
+/// the libraries themselves, and text is nobody's here: `payload` gives none for either.
+pub fn bytes<S, M, E>(
+    socket: S,
+    payload: fn(M) -> Option<Bytes>,
+    message: fn(Bytes) -> M,
+) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static
 where
-    S: Stream<Item = io::Result<Bytes>> + Sink<Bytes, Error = io::Error> + Send + Unpin + 'static,
+    S: Stream<Item = Result<M, E>> + Sink<M, Error = E> + Send + Unpin + 'static,
+    M: Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
 {
-    let (sink, stream) = socket.split();
+    let (sink, stream) = socket
+        .filter_map(move |received| {
+            std::future::ready(received.map(payload).map_err(io::Error::other).transpose())
+        })
+        .sink_map_err(io::Error::other)
+        .with(move |bytes: Bytes| std::future::ready(io::Result::Ok(message(bytes))))
+        .split();
     tokio::io::join(StreamReader::new(stream), SinkWriter::new(CopyToBytes::new(sink)))
 }
 
@@ -25,16 +38,6 @@ where
 {
     use tokio_tungstenite::tungstenite::Message;
 
-    let reduced = socket
-        .filter_map(|message| {
-            std::future::ready(match message {
-                Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
-                // Pings are answered by the library; text is nobody's here.
-                Ok(_) => None,
-                Err(error) => Some(Err(io::Error::other(error))),
-            })
-        })
-        .sink_map_err(io::Error::other)
-        .with(|bytes: Bytes| std::future::ready(io::Result::Ok(Message::Binary(bytes))));
-    bytes(reduced)
+    let payload = |message| if let Message::Binary(bytes) = message { Some(bytes) } else { None };
+    bytes(socket, payload, Message::Binary)
 }

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use futures::{SinkExt, StreamExt};
 use muster_api::problem::{Code, Problem};
 use muster_link::control::{self, Received};
 use muster_link::dial::Channel;
@@ -72,17 +70,8 @@ pub(crate) async fn accept(
 
 /// An upgraded WebSocket as bytes.
 fn bytes(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    let reduced = socket
-        .filter_map(|message| {
-            std::future::ready(match message {
-                Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
-                Ok(_) => None,
-                Err(error) => Some(Err(io::Error::other(error))),
-            })
-        })
-        .sink_map_err(io::Error::other)
-        .with(|bytes: Bytes| std::future::ready(io::Result::Ok(Message::Binary(bytes))));
-    muster_link::websocket::bytes(reduced)
+    let payload = |message| if let Message::Binary(bytes) = message { Some(bytes) } else { None };
+    muster_link::websocket::bytes(socket, payload, Message::Binary)
 }
 
 async fn serve_control(
