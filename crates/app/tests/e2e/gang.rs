@@ -123,7 +123,7 @@ if [ "$RANK" = 2 ]; then
     while [ ! -e "$SHARED/0" ] || [ ! -e "$SHARED/1" ] || [ ! -e "$SHARED/3" ]; do sleep 0.01; done
     echo "loss is nan" >&2; exit 9
 fi
-touch "$SHARED/$RANK"; echo "rank $RANK works"; exec sleep 600"#;
+echo "rank $RANK works"; touch "$SHARED/$RANK"; exec sleep 600"#;
     let done = home.run(["run", "-N", "4", "--", "sh", "-c", script, &mark]);
     assert_eq!(done.code(), 9, "{}", done.err());
     assert_eq!(with_word(&mark), []);
