@@ -19,16 +19,17 @@ use MaySee::{Anything, Only};
 /// is a decision about the design: it should be rare, and it changes ARCHITECTURE.md in the same commit.
 const RULES: &[(&str, MaySee)] = &[
     ("model", Only(&[])),
+    ("bundle", Only(&["model"])),
     ("launch", Only(&["model"])),
     ("scheduler", Only(&["model"])),
     ("store", Only(&["model"])),
     ("engine", Only(&["model"])),
     ("link", Only(&["model"])),
     ("api", Only(&["model"])),
-    ("agent", Only(&["model", "link"])),
-    ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "link"])),
+    ("agent", Only(&["model", "bundle", "link"])),
+    ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "bundle", "link"])),
     // The client knows the server by its API alone: what it needs of the model, `api` re-exports.
-    ("cli", Only(&["api"])),
+    ("cli", Only(&["api", "bundle"])),
     ("app", Anything),
     ("testkit", Only(&["api", "model"])),
 ];

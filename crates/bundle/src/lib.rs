@@ -1,0 +1,1 @@
+//! Trees of files as content-addressed chunks.
