@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use muster_model::bundle::Chunk;
+use muster_model::bundle::{Chunk, Source};
+use muster_model::file::FileEntry;
 use muster_model::job::State;
 use muster_model::node::Device;
 use muster_model::spec::JobSpec;
-use muster_model::task::{Address, TaskPhase};
+use muster_model::task::{Address, Outputs, TaskPhase};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,6 +23,9 @@ pub struct CreateJob {
     /// The code, already sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<BundleId>,
+    /// Where the code came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// The submitter's environment, for engines that pass it on. Kept private and deleted with the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<BTreeMap<String, String>>,
@@ -95,6 +99,8 @@ pub struct JobDetail {
     pub spec: JobSpec,
     /// Its code.
     pub bundle: Option<BundleId>,
+    /// Where the code came from.
+    pub source: Option<Source>,
     /// The rank whose failure came first.
     pub failed_rank: Option<u32>,
     /// Every attempt, the latest last.
@@ -135,6 +141,8 @@ pub struct TaskView {
     pub failure: Option<Reason>,
     /// The failure in words.
     pub message: Option<String>,
+    /// What became of the files it was to leave behind; absent before that is known, and where none were asked for.
+    pub outputs: Option<Outputs>,
     /// When its command started.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
@@ -338,17 +346,57 @@ pub struct NodeList {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutBundle {
-    /// Its chunks, in order.
-    pub chunks: Vec<Chunk>,
+    /// The chunks of its listing, in order.
+    pub listing: Vec<Chunk>,
+    /// The chunks of its content, in order.
+    pub content: Vec<Chunk>,
 }
 
-/// The answer: the bundle's name, and what must still be sent with `PUT /chunks/{id}` before asking again.
+/// The answer: the bundle's name, and what must still be sent with `POST /chunks` before asking again.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BundleStatus {
     /// Its name.
     pub id: BundleId,
     /// The chunks the server lacks; the bundle can be used once there are none.
     pub missing: Vec<ChunkId>,
+}
+
+/// `POST /chunks/missing`, request and reply: of these chunks, those that the server lacks.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChunkList {
+    /// Which.
+    #[schema(max_items = 4096)]
+    pub chunks: Vec<ChunkId>,
+}
+
+/// Which files of a job to show or send.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct FilesQuery {
+    /// Below the working directory; `$MUSTER_OUTPUT_DIR/…` for the output directory; empty for all.
+    #[serde(default)]
+    pub path: String,
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// This attempt instead of the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Also what is in the directories below; for lists.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// A job's files.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FileList {
+    /// Where they are: `node`, or `server` for collected outputs.
+    pub on: String,
+    /// The files, by path.
+    pub items: Vec<FileEntry>,
+    /// There were more than are listed.
+    pub truncated: bool,
 }
 
 /// The server itself.

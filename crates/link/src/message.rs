@@ -10,10 +10,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use muster_model::bundle::Manifest;
 use muster_model::node::Capacity;
-use muster_model::task::{Address, TaskEnd};
-use muster_model::{BundleId, JobId, NodeId, TaskId};
+use muster_model::task::{Address, Outputs, TaskEnd};
+use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol; raised when a peer must know the difference.
@@ -48,6 +47,19 @@ pub enum ToServer {
         end: TaskEnd,
         /// When.
         at: Timestamp,
+    },
+    /// What became of the files a task was to leave behind. Said after its end, for a task that was prepared with
+    /// patterns, and repeated on every connection until the server says [`ToAgent::Forget`].
+    Outputs {
+        /// The task.
+        task: TaskId,
+        /// What became of them.
+        outputs: Outputs,
+    },
+    /// The answer to [`ToAgent::Collect`].
+    Collected {
+        /// What was freed on this node.
+        bytes: u64,
     },
     /// Still here; sent when nothing else was for a while.
     Ping,
@@ -125,6 +137,9 @@ pub enum ToAgent {
     Welcome {
         /// [`PROTOCOL`] as the server speaks it.
         protocol: u32,
+        /// How much the node may keep.
+        #[serde(default)]
+        keep: Keep,
     },
     /// Make everything a task needs, then say [`ToServer::Ready`]. A task already known is reported again.
     Prepare(Box<Prepare>),
@@ -138,7 +153,9 @@ pub enum ToAgent {
         /// How long it may take.
         grace_ms: u64,
     },
-    /// The server has the end and the whole log on disk: the record and the log may go. Its files stay.
+    /// Remove what goes beyond [`Keep`] now, and answer [`ToServer::Collected`].
+    Collect,
+    /// The server has the end, the outputs and the whole log on disk: the record and the log may go. Its files stay.
     Forget {
         /// The task.
         task: TaskId,
@@ -170,7 +187,14 @@ pub struct Prepare {
     /// The task.
     pub task: TaskId,
     /// The code to unpack into its working directory.
-    pub bundle: Option<Bundle>,
+    #[serde(default)]
+    pub bundle: Option<BundleId>,
+    /// The task of this rank in the attempt before: if its files are on this node, the task is told where.
+    #[serde(default)]
+    pub previous: Option<TaskId>,
+    /// Which files of its working and output directories to send home when it ends.
+    #[serde(default)]
+    pub outputs: Vec<String>,
     /// Run in this directory of the node itself, not in a copy of the bundle.
     pub in_place: Option<String>,
     /// How many free ports to find.
@@ -181,13 +205,24 @@ pub struct Prepare {
     pub memory_bytes: Option<u64>,
 }
 
-/// A bundle and what it is made of.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Bundle {
-    /// Its name.
-    pub id: BundleId,
-    /// Its pieces.
-    pub manifest: Manifest,
+/// What a node may keep of tasks that are over, and of code. What was not used for longest goes first; what a task
+/// that is not over needs never does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Keep {
+    /// The files of tasks that are over, in bytes.
+    pub files_bytes: u64,
+    /// The files of tasks that are over, in seconds since their end.
+    pub files_seconds: u64,
+    /// Unpacked bundles, in bytes.
+    pub bundles_bytes: u64,
+}
+
+impl Default for Keep {
+    /// A month of work on an ordinary disk.
+    fn default() -> Self {
+        Self { files_bytes: 50 << 30, files_seconds: 30 * 24 * 3600, bundles_bytes: 20 << 30 }
+    }
 }
 
 /// What a task runs, once the gang is whole. The agent adds what only the node knows: `MUSTER_OUTPUT_DIR` and the
@@ -218,11 +253,85 @@ pub enum StreamHeader {
         /// Whose log.
         task: TaskId,
     },
-    /// Opened by the agent. The server answers with the chunks' bytes, one after the other, in the order asked.
-    Chunks {
+    /// Opened by the agent. The server answers the length of the bundle's manifest (8 bytes, little endian; 0: it has no
+    /// such bundle) and its text.
+    Manifest {
         /// Which.
-        chunks: Vec<muster_model::bundle::Chunk>,
+        bundle: BundleId,
     },
+    /// Opened by the agent. The server answers for each chunk, in the order asked, the length of its stored form (4
+    /// bytes, little endian; 0: it has no such chunk) and the stored form.
+    Chunks {
+        /// Which, at most [`MAX_CHUNKS`].
+        chunks: Vec<ChunkId>,
+    },
+    /// Opened by the agent, to send what a task leaves behind. It sends the length of a manifest (8 bytes, little
+    /// endian) and its text; the server answers one line, [`Lacks`]; the agent sends those chunks as records of a pack, in
+    /// any order, and closes its side. The server answers one line, [`Kept`], once the bundle is on its disk.
+    PutBundle,
+    /// Opened by the server, to see a task's files. The agent answers one line, [`Files`], and then what that says.
+    Files {
+        /// Whose.
+        task: TaskId,
+        /// Below the working directory, or below the output directory if it begins with `$MUSTER_OUTPUT_DIR`. Empty: the
+        /// working directory.
+        path: String,
+        /// What of it.
+        want: FilesWanted,
+    },
+}
+
+/// The most chunks one stream asks for, so that no line grows with the bundle.
+pub const MAX_CHUNKS: usize = 1024;
+
+/// What is asked about a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilesWanted {
+    /// What is in it.
+    List,
+    /// What is in it, and in the directories below.
+    Tree,
+    /// The bytes: of a file as they are, of a directory as a tar archive.
+    Content,
+}
+
+/// The answer to [`StreamHeader::Files`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Files {
+    /// One line follows for each entry, [`muster_model::file::FileEntry`], until the stream ends with an empty line.
+    Entries,
+    /// The bytes of a file follow, exactly so many.
+    File {
+        /// How many.
+        bytes: u64,
+    },
+    /// A tar archive follows, until the stream ends.
+    Archive,
+    /// There is no such task or path, or it cannot be read.
+    Failed {
+        /// `not_found`, or another word for programs.
+        code: String,
+        /// For people.
+        message: String,
+    },
+}
+
+/// The chunks a server lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lacks {
+    /// Which.
+    pub chunks: Vec<ChunkId>,
+}
+
+/// The end of a [`StreamHeader::PutBundle`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The bundle, if it was kept.
+    pub bundle: Option<BundleId>,
+    /// Why it was not.
+    pub error: Option<String>,
 }
 
 /// How much of a task's log the server already has.

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod bundle;
+pub mod file;
 pub mod id;
 pub mod job;
 pub mod node;
@@ -20,4 +21,4 @@ pub use jiff::Timestamp;
 pub use job::{Effect, Ending, Event, Invalid, Job, Policy, State};
 pub use reason::Reason;
 pub use spec::JobSpec;
-pub use task::{Task, TaskEnd, TaskPhase};
+pub use task::{Outputs, Task, TaskEnd, TaskPhase};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::id::NodeId;
+use crate::id::{BundleId, NodeId};
 use crate::reason::Reason;
 
 /// How far a task has come. It only ever moves forward.
@@ -42,6 +42,27 @@ pub struct TaskEnd {
     pub failure: Option<Reason>,
     /// The length of its log, where the node lived to tell; nothing more will come after it.
     pub log_bytes: Option<u64>,
+}
+
+/// What became of the files a task was to leave behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Outputs {
+    /// They are on the server.
+    Collected {
+        /// As this bundle.
+        bundle: BundleId,
+        /// How many.
+        files: u64,
+        /// How large they are together.
+        bytes: u64,
+    },
+    /// They could not be sent.
+    Failed {
+        /// Why, in words.
+        message: String,
+    },
 }
 
 /// A place for one task: a node and the devices on it.
