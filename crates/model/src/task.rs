@@ -63,6 +63,12 @@ pub enum Outputs {
         /// Why, in words.
         message: String,
     },
+    /// They were on the server, and were removed there to make room.
+    Removed {
+        /// When.
+        #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+        at: Timestamp,
+    },
 }
 
 /// A place for one task: a node and the devices on it.

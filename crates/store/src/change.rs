@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_model::bundle::Manifest;
+use muster_model::bundle::Source;
 use muster_model::node::Capacity;
-use muster_model::{BundleId, Job, JobId, JobSpec, NodeId, Timestamp};
+use muster_model::task::Outputs;
+use muster_model::{BundleId, Job, JobId, JobSpec, NodeId, TaskId, Timestamp};
 use serde_json::Value;
 
 /// One thing to write.
@@ -31,13 +32,48 @@ pub enum Change {
     RemoveJob(JobId),
     /// A node as it is now.
     Node(Box<NodeRow>),
-    /// A bundle whose chunks are all there. One that is stored already stays as it is.
+    /// A bundle whose chunks are all there. One that is stored already stays as it is, but is used anew.
     Bundle {
         /// Its name.
         id: BundleId,
-        /// Its pieces.
-        manifest: Manifest,
+        /// The text of its manifest.
+        manifest: String,
         /// When it was complete.
+        at: Timestamp,
+    },
+    /// Bundles that nobody asked for since a moment and no job has.
+    RemoveBundles {
+        /// Since when nobody may have asked for them.
+        unused_since: Timestamp,
+        /// At most so many: a batch stays short.
+        limit: u32,
+    },
+    /// What became of a task's files. The first word counts: what is stored already stays.
+    Outputs {
+        /// The task.
+        task: TaskId,
+        /// What became of them.
+        outputs: Outputs,
+    },
+    /// What a job's tasks left behind was removed to make room.
+    RemoveOutputs {
+        /// The job.
+        job: JobId,
+        /// When.
+        at: Timestamp,
+    },
+    /// The size of the logs of a job that is over.
+    LogBytes {
+        /// The job.
+        job: JobId,
+        /// All attempts and tasks together.
+        bytes: u64,
+    },
+    /// A job's logs were removed to make room.
+    RemoveLogs {
+        /// The job.
+        job: JobId,
+        /// When.
         at: Timestamp,
     },
     /// Requests older than this may be repeated as new ones.
@@ -66,6 +102,8 @@ pub struct NewJob {
     pub index: Option<u32>,
     /// Its code; the bundle must be stored already, or earlier in the same batch.
     pub bundle: Option<BundleId>,
+    /// Where its code came from.
+    pub source: Option<Source>,
     /// The submitter's environment.
     pub environment: Option<BTreeMap<String, String>>,
     /// The key of the request that made it, and the request's digest.
@@ -117,6 +155,8 @@ pub struct Committed {
     pub events: Vec<u64>,
     /// The number of each new job, in the order of the batch.
     pub jobs: Vec<u64>,
+    /// How many bundles were removed.
+    pub removed_bundles: u64,
 }
 
 impl Committed {

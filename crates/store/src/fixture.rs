@@ -98,6 +98,7 @@ pub(crate) fn new_job(number: u64) -> NewJob {
         parent: None,
         index: None,
         bundle: None,
+        source: None,
         environment: None,
         idempotency: None,
         submitted_at: at(1_000_000),

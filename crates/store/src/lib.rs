@@ -25,5 +25,6 @@ pub use read::job::{AttemptRow, JobRow};
 pub use read::list::{JobFilter, JobSummaryRow};
 pub use read::request::IdempotentRow;
 pub use read::resolve::Resolution;
+pub use read::retention::{Debt, KeptRow};
 pub use store::Store;
 pub use write::Writer;

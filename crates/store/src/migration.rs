@@ -16,8 +16,10 @@ pub(crate) struct Migration {
 }
 
 /// Every step, in order.
-pub(crate) const ALL: &[Migration] =
-    &[Migration { number: 1, name: "spine", sql: include_str!("../migrations/0001_spine.sql") }];
+pub(crate) const ALL: &[Migration] = &[
+    Migration { number: 1, name: "spine", sql: include_str!("../migrations/0001_spine.sql") },
+    Migration { number: 2, name: "bundles", sql: include_str!("../migrations/0002_bundles.sql") },
+];
 
 const TABLE: &str = "
     CREATE TABLE IF NOT EXISTS migration (

@@ -18,6 +18,7 @@ pub(crate) mod list;
 mod node;
 pub(crate) mod request;
 pub(crate) mod resolve;
+pub(crate) mod retention;
 #[cfg(test)]
 mod tests;
 

@@ -15,6 +15,7 @@ mod event;
 mod job;
 mod node;
 mod request;
+mod retention;
 #[cfg(test)]
 mod tests;
 
@@ -74,6 +75,22 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::Node(node) => node::put(transaction, node).map_err(doing("store a node"))?,
         Change::Bundle { id, manifest, at } => {
             bundle::insert(transaction, id, manifest, *at).map_err(doing("store a bundle"))?;
+        }
+        Change::RemoveBundles { unused_since, limit } => {
+            let removed = bundle::remove_unused(transaction, *unused_since, *limit);
+            committed.removed_bundles += removed.map_err(doing("remove bundles"))?;
+        }
+        Change::Outputs { task, outputs } => {
+            retention::put_outputs(transaction, task, outputs).map_err(doing("store a task's outputs"))?;
+        }
+        Change::RemoveOutputs { job, at } => {
+            retention::remove_outputs(transaction, job, *at).map_err(doing("remove a job's outputs"))?;
+        }
+        Change::LogBytes { job, bytes } => {
+            retention::put_log_bytes(transaction, job, *bytes).map_err(doing("store the size of a log"))?;
+        }
+        Change::RemoveLogs { job, at } => {
+            retention::remove_logs(transaction, job, *at).map_err(doing("remove a job's logs"))?;
         }
         Change::ForgetIdempotency { before } => {
             request::forget(transaction, *before).map_err(doing("forget old requests"))?;

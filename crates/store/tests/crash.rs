@@ -33,6 +33,7 @@ fn new_job(number: u64) -> NewJob {
         parent: None,
         index: None,
         bundle: None,
+        source: None,
         environment: Some([("PATH".to_owned(), "/bin:".repeat(200))].into()),
         idempotency: Some((format!("key-{number}"), "digest".into())),
         submitted_at: Timestamp::UNIX_EPOCH,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use muster_model::bundle::Source;
 use muster_model::job::Policy;
 use muster_model::task::Placement;
 use muster_model::{BundleId, Job, JobId, JobSpec, Reason, State, Task, Timestamp};
@@ -35,6 +36,10 @@ pub struct JobRow {
     pub priority: u32,
     /// Its code.
     pub bundle: Option<BundleId>,
+    /// Where its code came from.
+    pub source: Option<Source>,
+    /// When its logs were removed to make room.
+    pub logs_removed_at: Option<Timestamp>,
     /// When it was accepted.
     pub submitted_at: Timestamp,
 }
@@ -59,7 +64,8 @@ const JOB: &str = "
     SELECT
         job.seq, job.id, job.state, job.ending, job.attempt, job.retried, job.reason, job.failed_rank, job.hold,
         job.eligible_at, job.generation, job.started_at, job.ended_at, job.name, job.owner, job.workspace,
-        job.parent, job.array_index, job.priority, job.bundle, job.submitted_at, spec.id, spec.body
+        job.parent, job.array_index, job.priority, job.bundle, job.source, job.logs_removed_at, job.submitted_at,
+        spec.id, spec.body
     FROM job CROSS JOIN spec ON spec.id = job.spec";
 const TASKS: &str = "
     SELECT node, devices, phase, address, started_at, ended_at, \"end\" FROM task
@@ -143,14 +149,29 @@ fn read_job(row: &Row, specs: &mut Specs) -> Result<JobRow> {
     let mut job = read_machine(columns)?;
     let (name, owner, workspace) = (columns.plain()?, columns.plain()?, columns.plain()?);
     let (parent, index, priority) = (columns.optional_parsed()?, columns.plain()?, columns.plain()?);
-    let (bundle, submitted_at) = (columns.optional_parsed()?, columns.time()?);
+    let (bundle, source) = (columns.optional_parsed()?, columns.optional_json()?);
+    let (logs_removed_at, submitted_at) = (columns.optional_time()?, columns.time()?);
     let spec_id = columns.plain()?;
     let spec = match specs.get(&spec_id) {
         Some(spec) => Arc::clone(spec),
         None => Arc::clone(specs.entry(spec_id).or_insert(Arc::new(columns.json()?))),
     };
     job.policy = policy(&spec);
-    Ok(JobRow { seq, job, name, owner, workspace, spec, parent, index, priority, bundle, submitted_at })
+    Ok(JobRow {
+        seq,
+        job,
+        name,
+        owner,
+        workspace,
+        spec,
+        parent,
+        index,
+        priority,
+        bundle,
+        source,
+        logs_removed_at,
+        submitted_at,
+    })
 }
 
 /// What the state machine keeps, without its tasks and with a policy that the caller replaces by the spec's.

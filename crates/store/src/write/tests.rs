@@ -257,7 +257,8 @@ fn nodes_and_bundles_read_back_what_was_written() {
     };
     let digest = "a".repeat(64);
     let id = BundleId::from_digest(&digest).unwrap();
-    let manifest = Manifest { chunks: vec![Chunk { id: ChunkId::from_digest(&digest).unwrap(), bytes: 5 }] };
+    let content = vec![Chunk { id: ChunkId::from_digest(&digest).unwrap(), bytes: 5 }];
+    let manifest = Manifest { listing: Vec::new(), content }.text();
     let bundle = |micros| Change::Bundle { id: id.clone(), manifest: manifest.clone(), at: at(micros) };
     store.writer.commit(&[Change::Node(Box::new(node.clone())), bundle(1), bundle(2)]).unwrap();
     node.incarnation = Some("second life".into());
@@ -271,7 +272,7 @@ fn nodes_and_bundles_read_back_what_was_written() {
     let store = store.reopen();
     assert_eq!(store.readers.nodes().unwrap(), [node]);
     let stored = store.readers.bundle(&id).unwrap().unwrap();
-    assert_eq!((stored.manifest, stored.created_at), (manifest, at(1)));
+    assert_eq!((stored.manifest, stored.created_at, stored.used_at), (manifest, at(1), at(2)));
     assert_eq!(store.readers.job(&new.job.id).unwrap().unwrap().bundle, Some(id));
 }
 

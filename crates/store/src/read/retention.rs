@@ -1,0 +1,134 @@
+//! What is kept of jobs that are over, and how large it is.
+
+use std::collections::BTreeMap;
+
+use muster_model::task::Outputs;
+use muster_model::{JobId, TaskId, Timestamp};
+use rusqlite::{Connection, OptionalExtension, Result, Row};
+
+use super::Readers;
+use crate::error::{self, doing};
+use crate::row::Columns;
+
+/// What a job that is over still has here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptRow {
+    /// The job.
+    pub job: JobId,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// How large it is.
+    pub bytes: u64,
+}
+
+/// What is to be known of a task that a node still remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Debt {
+    /// It is to leave files behind, and what became of them is not stored yet.
+    pub outputs: bool,
+    /// Its log is wanted.
+    pub log: bool,
+}
+
+const OUTPUTS: &str =
+    "SELECT rank, outputs FROM task WHERE job = ?1 AND attempt = ?2 AND outputs IS NOT NULL";
+const DEBT: &str = "
+    SELECT task.outputs IS NULL AND json_extract(spec.body, '$.outputs') IS NOT NULL, job.logs_removed_at IS NULL
+    FROM task CROSS JOIN job ON job.id = task.job CROSS JOIN spec ON spec.id = job.spec
+    WHERE task.job = ?1 AND task.attempt = ?2 AND task.rank = ?3";
+/// What the nodes said the logs would come to, beside each job.
+const UNMEASURED: &str = "
+    SELECT id, ended_at,
+        (SELECT coalesce(sum(json_extract(\"end\", '$.log_bytes')), 0) FROM task WHERE task.job = job.id)
+    FROM job WHERE log_bytes IS NULL AND ended_at IS NOT NULL AND ended_at > ?1 ORDER BY ended_at LIMIT ?2";
+const LOG_TOTAL: &str = "
+    SELECT coalesce(sum(log_bytes), 0) FROM job WHERE log_bytes > 0 AND logs_removed_at IS NULL";
+const OLDEST_LOGS: &str = "
+    SELECT id, ended_at, log_bytes FROM job
+    WHERE log_bytes > 0 AND logs_removed_at IS NULL AND ended_at > ?1 ORDER BY ended_at LIMIT ?2";
+/// Jobs that are not over keep what earlier attempts left behind.
+const OUTPUT_TOTAL: &str = "
+    SELECT coalesce(sum(json_extract(outputs, '$.bytes')), 0) FROM task
+    WHERE outputs IS NOT NULL AND json_extract(outputs, '$.bundle') IS NOT NULL";
+const OLDEST_OUTPUTS: &str = "
+    SELECT job.id, job.ended_at, sum(json_extract(outputs, '$.bytes'))
+    FROM task CROSS JOIN job ON job.id = task.job
+    WHERE outputs IS NOT NULL AND json_extract(outputs, '$.bundle') IS NOT NULL AND job.ended_at > ?1
+    GROUP BY job.id ORDER BY job.ended_at LIMIT ?2";
+
+impl Readers {
+    /// What became of the files of an attempt's tasks, by rank, where that is known.
+    pub fn outputs(&self, job: &JobId, attempt: u32) -> error::Result<BTreeMap<u32, Outputs>> {
+        let reader = self.reader()?;
+        outputs(&reader, job, attempt).map_err(doing("read what tasks left behind"))
+    }
+
+    /// What a node that remembers a task still owes; nothing, if the task is not known here.
+    pub fn debt(&self, task: &TaskId) -> error::Result<Debt> {
+        let reader = self.reader()?;
+        debt(&reader, task).map_err(doing("look up a task"))
+    }
+
+    /// Jobs that ended after a moment and whose logs were not measured yet, with what their nodes said they come to.
+    pub fn unmeasured_logs(&self, after: Timestamp, limit: u32) -> error::Result<Vec<KeptRow>> {
+        self.kept(UNMEASURED, after, limit)
+    }
+
+    /// The size of all logs of jobs that are over.
+    pub fn log_total(&self) -> error::Result<u64> {
+        self.total(LOG_TOTAL)
+    }
+
+    /// Logs of jobs that ended after a moment, the oldest first.
+    pub fn oldest_logs(&self, after: Timestamp, limit: u32) -> error::Result<Vec<KeptRow>> {
+        self.kept(OLDEST_LOGS, after, limit)
+    }
+
+    /// The size of everything tasks left behind.
+    pub fn output_total(&self) -> error::Result<u64> {
+        self.total(OUTPUT_TOTAL)
+    }
+
+    /// What jobs that ended after a moment left behind, the oldest first.
+    pub fn oldest_outputs(&self, after: Timestamp, limit: u32) -> error::Result<Vec<KeptRow>> {
+        self.kept(OLDEST_OUTPUTS, after, limit)
+    }
+
+    fn total(&self, sql: &str) -> error::Result<u64> {
+        let reader = self.reader()?;
+        let total = reader
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row([], |row| Columns::new(row).count()));
+        total.map_err(doing("add up what is kept"))
+    }
+
+    fn kept(&self, sql: &str, after: Timestamp, limit: u32) -> error::Result<Vec<KeptRow>> {
+        let reader = self.reader()?;
+        kept(&reader, sql, after, limit).map_err(doing("list what is kept"))
+    }
+}
+
+fn outputs(connection: &Connection, job: &JobId, attempt: u32) -> Result<BTreeMap<u32, Outputs>> {
+    let read = |row: &Row| {
+        let columns = &mut Columns::new(row);
+        Ok((columns.plain()?, columns.json()?))
+    };
+    connection.prepare_cached(OUTPUTS)?.query_map((job.as_str(), attempt), read)?.collect()
+}
+
+fn debt(connection: &Connection, task: &TaskId) -> Result<Debt> {
+    let read = |row: &Row| {
+        let columns = &mut Columns::new(row);
+        Ok(Debt { outputs: columns.plain()?, log: columns.plain()? })
+    };
+    let key = (task.attempt.job.as_str(), task.attempt.number, task.rank);
+    Ok(connection.prepare_cached(DEBT)?.query_row(key, read).optional()?.unwrap_or_default())
+}
+
+fn kept(connection: &Connection, sql: &str, after: Timestamp, limit: u32) -> Result<Vec<KeptRow>> {
+    let read = |row: &Row| {
+        let columns = &mut Columns::new(row);
+        Ok(KeptRow { job: columns.parsed()?, ended_at: columns.time()?, bytes: columns.count()? })
+    };
+    connection.prepare_cached(sql)?.query_map((crate::row::time(after), limit), read)?.collect()
+}
