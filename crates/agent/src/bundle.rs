@@ -1,46 +1,58 @@
-//! Bundles on this node: fetched once, unpacked once, copied for each task.
+//! Bundles on this node: each unpacked once, then seen or copied by the tasks that run it.
 //!
-//! A bundle is in the cache whole or not at all. The cache may lose any bundle at any time that nobody is copying from,
-//! and is bounded: what was not used for longest goes first.
+//! A tree is in the cache whole or not at all, and nobody ever writes to it: trees share the files they have in common.
+//! The cache may lose any tree at any time that nobody needs, and is bounded: what was not used for longest goes first.
+//!
+//! A tree is needed by whoever holds a [`Tree`], and by tasks whose working directory shows it. Those outlive this
+//! process, and so are written down beside the tree (`users/`).
 
+mod build;
 mod copy;
 mod fetch;
+mod index;
+mod layout;
 #[cfg(test)]
 mod tests;
-mod unpack;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, FileTimes};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use muster_link::message::Bundle;
-use muster_model::BundleId;
+use muster_bundle::{listing, unpack};
+use muster_model::bundle::Manifest;
+use muster_model::{BundleId, TaskId};
 use tokio::sync::OnceCell;
 
 use crate::bulk::Bulk;
 use crate::disk;
 
-pub(crate) use copy::copy_tree;
+use build::{Base, Build};
+use layout::{Layout, Piece};
 
-/// What the cache may hold. A bundle is code: thousands of the usual size fit, and a few that were given data.
-const MAX_BUNDLES: usize = 256;
-const MAX_BYTES: u64 = 8 << 30;
+pub(crate) use copy::{Error as CopyError, copy_tree};
+
+/// How many trees the cache may hold, so that looking through it takes no time.
+const MAX_TREES: usize = 256;
+/// Among how many of the trees used last the one to begin with is chosen.
+const BASES: usize = 8;
 /// What one bundle may hold: beyond any disk that code is on, and small enough to be counted with.
 const MAX_BUNDLE_BYTES: u64 = 1 << 40;
 
 /// Why a task has no bundle.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("the bundle's manifest is not the one it is named after")]
-    WrongName,
-    #[error("the bundle's manifest says that it is larger than a bundle can be")]
+    #[error("the bundle is larger than a bundle can be")]
     TooLarge,
     #[error("the bundle cannot be fetched")]
     Fetch(#[source] fetch::Error),
+    #[error("the bundle cannot be unpacked")]
+    Listing(#[source] listing::Error),
+    #[error("the bundle cannot be unpacked")]
+    Layout(#[source] layout::Error),
     #[error("the bundle cannot be unpacked")]
     Unpack(#[source] unpack::Error),
     #[error("the bundle cannot be copied")]
@@ -49,10 +61,24 @@ pub(crate) enum Error {
     Disk(#[from] io::Error),
 }
 
+impl Error {
+    /// Whether there was no room for it.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Error::Unpack(error) => error.disk().is_some_and(disk::is_full),
+            Error::Copy(error) => error.disk().is_some_and(disk::is_full),
+            Error::Disk(error) => disk::is_full(error),
+            Error::TooLarge | Error::Fetch(_) | Error::Listing(_) | Error::Layout(_) => false,
+        }
+    }
+}
+
 /// The bundles of a node.
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
+    /// Which boot of the machine this is.
+    boot: String,
     /// Those that are being fetched or copied from. Whoever holds one keeps it from being evicted.
     in_use: Mutex<HashMap<BundleId, Arc<OnceCell<()>>>>,
     /// Tells apart two tries at the same bundle, of which the first was given up but has not noticed.
@@ -62,106 +88,206 @@ pub(crate) struct Cache {
 /// An unpacked bundle that stays while this is held.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pub(crate) path: PathBuf,
+    entry: PathBuf,
     _pin: Arc<OnceCell<()>>,
 }
 
+impl Tree {
+    /// The files. Nothing may be written there.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.entry.join(TREE)
+    }
+
+    /// Keep it also when this is no longer held, until the task is [released](Cache::release).
+    pub(crate) fn keep_for(&self, task: &TaskId) -> io::Result<()> {
+        let users = self.entry.join(USERS);
+        disk::make_dir(&users)?;
+        File::create(users.join(task.to_string())).map(|_| ())
+    }
+}
+
+const TREE: &str = "tree";
+const USERS: &str = "users";
+/// Its length, as text; its time of change is when the tree was used last.
+const STAMP: &str = "bytes";
+
 impl Cache {
     /// The cache in this directory, without what an earlier agent left unfinished.
-    pub(crate) fn open(dir: PathBuf) -> io::Result<Cache> {
+    pub(crate) fn open(dir: PathBuf, boot: &str) -> io::Result<Cache> {
         fs::create_dir_all(&dir)?;
         disk::spread_out(&dir);
-        for entry in fs::read_dir(&dir)? {
+        let cache =
+            Cache { dir, boot: boot.to_owned(), in_use: Mutex::default(), tries: AtomicU64::new(0) };
+        for entry in fs::read_dir(&cache.dir)? {
             let entry = entry?;
             if entry.file_name().to_str().is_none_or(|name| name.parse::<BundleId>().is_err()) {
                 disk::remove_tree(&entry.path())?;
             }
         }
-        Ok(Cache { dir, in_use: Mutex::default(), tries: AtomicU64::new(0) })
+        Ok(cache)
+    }
+
+    /// Where the files of a bundle are, or would be.
+    pub(crate) fn path(&self, bundle: &BundleId) -> PathBuf {
+        self.entry(bundle).join(TREE)
     }
 
     /// The unpacked bundle, fetched if it is not here. Those who ask at the same time share one fetch.
-    pub(crate) async fn tree(self: Arc<Cache>, bundle: &Bundle, bulk: &Bulk) -> Result<Tree, Error> {
-        let digest = blake3::hash(bundle.manifest.canonical_text().as_bytes()).to_hex();
-        if BundleId::from_digest(&digest).as_ref() != Ok(&bundle.id) {
-            return Err(Error::WrongName);
-        }
-        let lengths = bundle.manifest.chunks.iter().map(|chunk| chunk.bytes);
-        let total = lengths.fold(0, u64::saturating_add);
-        if total > MAX_BUNDLE_BYTES {
-            return Err(Error::TooLarge);
-        }
-        let pin = self.pin(&bundle.id);
+    pub(crate) async fn tree(self: Arc<Cache>, bundle: &BundleId, bulk: &Bulk) -> Result<Tree, Error> {
+        let pin = self.pin(bundle);
         pin.get_or_try_init(|| self.bring(bundle, bulk)).await?;
-        Ok(Tree { path: self.entry(&bundle.id).join("tree"), _pin: pin })
+        Ok(Tree { entry: self.entry(bundle), _pin: pin })
     }
 
-    async fn bring(self: &Arc<Cache>, bundle: &Bundle, bulk: &Bulk) -> Result<(), Error> {
-        let (cache, id) = (Arc::clone(self), bundle.id.clone());
+    /// The task no longer needs the bundle.
+    pub(crate) fn release(&self, bundle: &BundleId, task: &TaskId) -> io::Result<()> {
+        disk::remove_file(&self.entry(bundle).join(USERS).join(task.to_string()))
+    }
+
+    async fn bring(self: &Arc<Cache>, bundle: &BundleId, bulk: &Bulk) -> Result<(), Error> {
+        let (cache, id) = (Arc::clone(self), bundle.clone());
         if disk::work(move || cache.touch(&id)).await? {
             return Ok(());
         }
+        let manifest = fetch::manifest(bulk, bundle).await?;
+        if manifest.bytes() > MAX_BUNDLE_BYTES {
+            return Err(Error::TooLarge);
+        }
+        let listed = fetch::listing(bulk, &manifest).await?;
         let number = self.tries.fetch_add(1, Ordering::Relaxed);
-        let unfinished = Unfinished { dir: self.dir.join(format!("{}.{number}.new", bundle.id)) };
-        let dir = unfinished.dir.clone();
-        disk::work(move || disk::make_dir(&dir)).await?;
-        fetch::fetch(bulk, &bundle.manifest, &unfinished.archive()).await.map_err(Error::Fetch)?;
-        let (cache, id, bytes) = (Arc::clone(self), bundle.id.clone(), bundle.manifest.bytes());
-        disk::work(move || cache.keep(&id, unfinished, bytes)).await
+        let unfinished = Unfinished { dir: self.dir.join(format!("{bundle}.{number}.new")) };
+        let (cache, dir) = (Arc::clone(self), unfinished.dir.clone());
+        let build = disk::work(move || cache.begin(&manifest, &listed, &dir)).await?;
+        tracing::debug!(bundle = %bundle, bytes = build.bytes(), "a bundle is being fetched");
+        let build = fetch::fetch(bulk, build).await?;
+        let (cache, id) = (Arc::clone(self), bundle.clone());
+        disk::work(move || cache.keep(&id, unfinished, build)).await
     }
 
-    /// Say that a bundle is wanted; false if it is not here.
+    /// Say that a bundle is wanted; false if it is not here, or not to be trusted.
     fn touch(&self, bundle: &BundleId) -> io::Result<bool> {
-        match File::open(self.entry(bundle).join("bytes")) {
+        let entry = self.entry(bundle);
+        match File::open(entry.join(STAMP)) {
             Ok(file) => {
                 file.set_times(FileTimes::new().set_modified(SystemTime::now()))?;
-                Ok(true)
+                Ok(self.index(&entry).is_some())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Unpack a fetched archive and give it its name.
-    fn keep(&self, bundle: &BundleId, unfinished: Unfinished, bytes: u64) -> Result<(), Error> {
-        let tree = unfinished.dir.join("tree");
-        disk::make_dir(&tree)?;
-        let archive = io::BufReader::new(File::open(unfinished.archive())?);
-        unpack::unpack(archive, &tree).map_err(Error::Unpack)?;
-        disk::write(&unfinished.dir.join("bytes"), bytes.to_string().as_bytes())?;
-        disk::remove_file(&unfinished.archive())?;
-        if let Err(error) = fs::rename(&unfinished.dir, self.entry(bundle))
-            // A try that was given up may have come first all the same.
-            && !self.touch(bundle)?
-        {
-            return Err(error.into());
-        }
-        if let Err(error) = self.evict() {
-            tracing::warn!(error = %error, "old bundles could not be removed");
-        }
-        Ok(())
+    /// What is known of a tree, if it was made in this boot.
+    fn index(&self, entry: &Path) -> Option<index::Index> {
+        index::open(entry).filter(|index| index.boot == self.boot)
     }
 
-    /// Remove what was not used for longest, until the rest is within bounds.
-    fn evict(&self) -> io::Result<()> {
+    /// Make all of a tree that is here already, in a new directory.
+    fn begin(&self, manifest: &Manifest, listed: &[u8], dir: &Path) -> Result<Build, Error> {
+        let layout = Layout::new(listing::decode(listed)?, layout::content(manifest)?)?;
+        let tree = dir.join(TREE);
+        disk::make_dir(dir)?;
+        disk::make_dir(&tree)?;
+        let base = self.base(layout.chunks());
+        // Its files are held by the pin until they have further names.
+        let base_of = base.as_ref().map(|(tree, layout)| (tree.path(), layout));
+        let base = base_of.as_ref().map(|(tree, layout)| Base { tree, layout });
+        Ok(Build::begin(layout, &tree, base)?)
+    }
+
+    /// The tree to begin with: of those used last, the one that has most of these chunks.
+    fn base(&self, chunks: &[Piece]) -> Option<(Tree, Layout)> {
+        let wanted: HashSet<&Piece> = chunks.iter().collect();
+        let shared = |index: &index::Index| -> u64 {
+            let known = index.chunks.iter().filter(|chunk| wanted.contains(chunk));
+            known.map(|chunk| u64::from(chunk.bytes)).sum()
+        };
+        let recent = self.recent().ok()?.into_iter().take(BASES);
+        let best = recent
+            .filter_map(|kept| {
+                let pin = self.pin(&kept.id);
+                let entry = self.entry(&kept.id);
+                let index = self.index(&entry)?;
+                Some((shared(&index), Tree { entry, _pin: pin }, index))
+            })
+            .max_by_key(|(shared, ..)| *shared)?;
+        let (shared, tree, index) = best;
+        (shared > 0).then_some(())?;
+        Some((tree, index.layout().ok()?))
+    }
+
+    /// Give a tree that is whole its name.
+    fn keep(&self, bundle: &BundleId, unfinished: Unfinished, build: Build) -> Result<(), Error> {
+        let layout = build.finish()?;
+        let bytes: u64 = layout.chunks().iter().map(|chunk| u64::from(chunk.bytes)).sum();
+        index::write(&unfinished.dir, &self.boot, &layout)?;
+        disk::write(&unfinished.dir.join(STAMP), bytes.to_string().as_bytes())?;
+        let entry = self.entry(bundle);
+        let old = match fs::rename(&unfinished.dir, &entry) {
+            Ok(()) => return Ok(()),
+            // A try that was given up may have come first all the same.
+            Err(_) if self.touch(bundle)? => return Ok(()),
+            Err(error) if !entry.exists() => return Err(error.into()),
+            Err(_) => self.dir.join(format!("{}.old", unfinished.name())),
+        };
+        // One of an earlier boot is there, which tasks that are over may still show: they go on with this one.
+        match fs::rename(entry.join(USERS), unfinished.dir.join(USERS)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        fs::rename(&entry, &old)?;
+        fs::rename(&unfinished.dir, &entry)?;
+        Ok(disk::remove_tree(&old)?)
+    }
+
+    /// All trees, the one used last first.
+    fn recent(&self) -> io::Result<Vec<Kept>> {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<BundleId>().ok()) else {
                 continue;
             };
-            let stamp = self.entry(&id).join("bytes");
-            let used_at = fs::metadata(&stamp)?.modified()?;
-            let bytes: u64 = fs::read_to_string(&stamp)?.parse().map_err(io::Error::other)?;
-            kept.push((used_at, bytes, id));
+            let stamp = self.entry(&id).join(STAMP);
+            let used_at = fs::metadata(&stamp).and_then(|metadata| metadata.modified());
+            let bytes = fs::read_to_string(&stamp).ok().and_then(|text| text.parse().ok());
+            // What has no stamp is of no use, and goes first.
+            let (used_at, bytes) =
+                (used_at.unwrap_or(SystemTime::UNIX_EPOCH), bytes.unwrap_or(u64::MAX));
+            kept.push(Kept { used_at, bytes, id });
         }
-        kept.sort_by(|one, other| other.cmp(one));
-        let mut total = 0_u64;
-        for (rank, (_, bytes, id)) in kept.iter().enumerate() {
-            total = bytes.saturating_add(total);
-            if (rank >= MAX_BUNDLES || total > MAX_BYTES)
-                && let Some(going) = self.retire(id)?
-            {
+        kept.sort_by(|one, other| (other.used_at, &other.id).cmp(&(one.used_at, &one.id)));
+        Ok(kept)
+    }
+
+    /// Remove what was not used for longest, until the rest is within bounds, and what cannot be trusted. Gives the
+    /// bytes that were in it.
+    pub(crate) fn evict(&self, max_bytes: u64) -> io::Result<u64> {
+        let (mut total, mut freed) = (0_u64, 0_u64);
+        for (rank, kept) in self.recent()?.into_iter().enumerate() {
+            total = kept.bytes.saturating_add(total);
+            let is_good = rank < MAX_TREES && total <= max_bytes && self.index(&self.entry(&kept.id)).is_some();
+            if !is_good && let Some(going) = self.retire(&kept.id)? {
                 disk::remove_tree(&going)?;
+                freed = freed.saturating_add(if kept.bytes == u64::MAX { 0 } else { kept.bytes });
+                total = total.saturating_sub(kept.bytes);
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Forget those who are gone and never said so: their directories are not among these.
+    pub(crate) fn release_lost(&self, tasks: &Path) -> io::Result<()> {
+        for kept in self.recent()? {
+            let users = match fs::read_dir(self.entry(&kept.id).join(USERS)) {
+                Ok(users) => users,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            for user in users {
+                let user = user?;
+                if !tasks.join(user.file_name()).exists() {
+                    disk::remove_file(&user.path())?;
+                }
             }
         }
         Ok(())
@@ -173,12 +299,17 @@ impl Cache {
         Arc::clone(in_use.entry(bundle.clone()).or_default())
     }
 
-    /// Take a bundle's name away, unless someone uses it, and give the name under which it can be removed. The map
+    /// Take a bundle's name away, unless someone needs it, and give the name under which it can be removed. The map
     /// stays locked meanwhile, so that nobody begins to use what is going.
     fn retire(&self, bundle: &BundleId) -> io::Result<Option<PathBuf>> {
         let in_use = self.lock();
         if in_use.get(bundle).is_some_and(|pin| Arc::strong_count(pin) > 1) {
             return Ok(None);
+        }
+        match fs::remove_dir(self.entry(bundle).join(USERS)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => return Ok(None),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         let number = self.tries.fetch_add(1, Ordering::Relaxed);
         let going = self.dir.join(format!("{bundle}.{number}.old"));
@@ -196,14 +327,22 @@ impl Cache {
     }
 }
 
+/// A tree in the cache.
+#[derive(Debug)]
+struct Kept {
+    used_at: SystemTime,
+    bytes: u64,
+    id: BundleId,
+}
+
 /// A bundle on its way into the cache; what is left of it goes when the try is over, however it ended.
 struct Unfinished {
     dir: PathBuf,
 }
 
 impl Unfinished {
-    fn archive(&self) -> PathBuf {
-        self.dir.join("archive")
+    fn name(&self) -> String {
+        self.dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 }
 

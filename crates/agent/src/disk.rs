@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -20,6 +20,34 @@ pub(crate) async fn work<T: Send + 'static, E: From<io::Error> + Send + 'static>
         Ok(result) => result,
         Err(error) => Err(io::Error::from(error).into()),
     }
+}
+
+/// Whether this is for lack of room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+/// What to tell whoever wanted to write to this directory and found no room.
+pub(crate) fn full(dir: &Path) -> String {
+    let free = rustix::fs::statvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let free = free.map_or_else(|_| String::new(), |bytes| format!(" ({} MB free)", bytes >> 20));
+    format!("the disk of {} is full{free}; make room there and run it again", dir.display())
+}
+
+/// How much room the files below a directory take. What vanishes meanwhile, or cannot be read, does not count.
+pub(crate) fn usage(path: &Path) -> u64 {
+    let mut waiting = vec![path.to_owned()];
+    let mut total = 0_u64;
+    while let Some(dir) = waiting.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            total = total.saturating_add(metadata.blocks().saturating_mul(512));
+            if metadata.is_dir() {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    total
 }
 
 /// Write a file for our eyes only. A reader sees the old content or the new one; a kill leaves one of the two.

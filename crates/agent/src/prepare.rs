@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
-use muster_link::message::Bundle;
+use muster_model::BundleId;
 use tokio_util::sync::CancellationToken;
 
 use crate::bulk::Bulk;
@@ -102,7 +102,7 @@ fn check_in_place(path: &str) -> Result<(), Error> {
     }
 }
 
-async fn copy(dir: TaskDir, bundle: Bundle, means: Means, cancel: CancellationToken) -> Result<(), Error> {
+async fn copy(dir: TaskDir, bundle: BundleId, means: Means, cancel: CancellationToken) -> Result<(), Error> {
     let tree = tokio::select! {
         tree = means.cache.tree(&bundle, &means.bulk) => tree?,
         () = cancel.cancelled() => return Err(Error::Abandoned),
@@ -110,7 +110,7 @@ async fn copy(dir: TaskDir, bundle: Bundle, means: Means, cancel: CancellationTo
     disk::work(move || {
         let unfinished = dir.unfinished_work();
         disk::remove_tree(&unfinished)?;
-        match copy_tree(&tree.path, &unfinished, &cancel) {
+        match copy_tree(&tree.path(), &unfinished, || cancel.is_cancelled()) {
             Err(_) if cancel.is_cancelled() => return Err(Error::Abandoned),
             copied => copied.map_err(bundle::Error::Copy)?,
         }

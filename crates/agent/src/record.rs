@@ -221,6 +221,8 @@ mod tests {
         let prepare = Prepare {
             task: task.clone(),
             bundle: None,
+            previous: None,
+            outputs: vec![],
             in_place: None,
             ports: 1,
             devices: vec![],

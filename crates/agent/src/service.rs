@@ -127,7 +127,7 @@ impl Service {
         let tasks_dir = options.dir.join("tasks");
         disk::make_dir(&tasks_dir)?;
         disk::spread_out(&tasks_dir);
-        let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"))?);
+        let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"), &agent.identity.boot_id)?);
         let (appeared, watched) = watch::channel(());
         let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()));
         let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));

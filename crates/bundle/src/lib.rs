@@ -10,3 +10,6 @@
 pub mod chunk;
 pub mod cut;
 pub mod listing;
+pub mod pack;
+pub mod unpack;
+pub mod untar;

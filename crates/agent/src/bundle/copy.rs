@@ -1,14 +1,14 @@
 //! A task's own copy of an unpacked bundle.
 //!
-//! Never hard links: a task that writes into its files would write into everyone's. `io::copy` between files asks the
-//! kernel, which shares the blocks where the file system can.
+//! Never hard links: a task that writes into its files would write into everyone's. The blocks are shared where the
+//! file system can; elsewhere the kernel copies.
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use tokio_util::sync::CancellationToken;
+use rustix::fs::ioctl_ficlone;
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +23,18 @@ pub(crate) enum Error {
     Cancelled,
 }
 
+impl Error {
+    /// The disk's own error, where it was the disk's.
+    pub(crate) fn disk(&self) -> Option<&io::Error> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            Error::Cancelled => None,
+        }
+    }
+}
+
 /// Copy what is in `from` to the new directory `to`: contents, modes, times and symbolic links.
-pub(crate) fn copy_tree(from: &Path, to: &Path, cancel: &CancellationToken) -> Result<(), Error> {
+pub(crate) fn copy_tree(from: &Path, to: &Path, is_cancelled: impl Fn() -> bool) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.strip_prefix(from).unwrap_or(path).to_owned();
         move |source| Error::Io { path, source }
@@ -34,7 +44,7 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, cancel: &CancellationToken) -> R
     let mut directories = Vec::new();
     while let Some((source, target)) = waiting.pop() {
         for entry in fs::read_dir(&source).map_err(failed(&source))? {
-            if cancel.is_cancelled() {
+            if is_cancelled() {
                 return Err(Error::Cancelled);
             }
             let entry = entry.map_err(failed(&source))?;
@@ -58,11 +68,19 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, cancel: &CancellationToken) -> R
     Ok(())
 }
 
+/// Copy the bytes of a file to an empty one, and give how many there are.
+pub(super) fn copy_content(from: &mut File, to: &mut File) -> io::Result<u64> {
+    match ioctl_ficlone(&*to, &*from) {
+        Ok(()) => Ok(to.metadata()?.len()),
+        Err(_) => io::copy(from, to),
+    }
+}
+
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
     let metadata = source.metadata()?;
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    io::copy(&mut source, &mut target)?;
+    copy_content(&mut source, &mut target)?;
     target.set_permissions(Permissions::from_mode(metadata.permissions().mode() & 0o777))?;
     target.set_times(FileTimes::new().set_modified(metadata.modified()?))
 }

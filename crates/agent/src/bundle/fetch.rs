@@ -1,184 +1,241 @@
-//! Bringing a bundle's archive from the server, chunk by chunk, each believed only when its digest says so.
+//! Bringing what a bundle is made of from the server, each chunk believed only when its digest says so.
 //!
-//! A lost connection costs at most the chunk that was on its way: what was verified stays.
+//! A lost connection costs at most the chunks that were on their way: what was taken stays taken. While one batch is
+//! taken, which is the disk's work, the next one comes in; never more than these two are in memory.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use blake3::Hasher;
+use muster_bundle::{chunk, listing};
 use muster_link::control;
-use muster_link::message::StreamHeader;
+use muster_link::message::{MAX_CHUNKS, StreamHeader};
 use muster_link::session::Stream;
-use muster_model::ChunkId;
 use muster_model::bundle::{Chunk, Manifest};
+use muster_model::{BundleId, ChunkId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::bulk::Bulk;
 use crate::disk;
 
 /// How much is handed to the disk at a time.
-const BLOCK: u64 = 1 << 20;
-/// Chunks asked for with one stream, so that no request grows with the bundle.
-const BATCH: usize = 1024;
-/// A server that is there and yet does not give a chunk is asked this often: it may just have been restarted.
+const BATCH_BYTES: usize = 4 << 20;
+/// The longest manifest: of a bundle of hundreds of gigabytes.
+const MAX_MANIFEST: u64 = 256 << 20;
+/// A server that is there and yet does not give something is asked this often: it may just have been restarted.
 const REFUSALS: u32 = 5;
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no archive.
+/// Why something cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("the server does not give {chunk}")]
+    #[error("the server does not give {what}")]
     Refused {
-        chunk: ChunkId,
+        what: String,
         #[source]
         source: io::Error,
     },
-    #[error("the bundle cannot be kept on this node")]
-    Disk(#[from] io::Error),
+    #[error("the bundle's manifest is not the one it is named after")]
+    WrongManifest,
+    #[error("the bundle's listing is longer than a listing can be")]
+    LongListing,
 }
 
-/// Fetch the whole archive into a new file. Waits for a server as long as it takes: the caller drops this future when
-/// nobody wants the bundle any more.
-pub(crate) async fn fetch(bulk: &Bulk, manifest: &Manifest, path: &Path) -> Result<(), Error> {
-    let (path, chunks) = (path.to_owned(), manifest.chunks.clone());
-    let mut spool = disk::work(move || Spool::create(&path, chunks)).await?;
-    let mut refusals = 0;
-    while let Some(wanted) = spool.missing().first().map(|chunk| chunk.id.clone()) {
+/// What takes chunks, in the order in which it asks for them.
+pub(super) trait Sink: Send + 'static {
+    type Error: From<io::Error> + From<Error> + Send;
+
+    /// What it still lacks.
+    fn missing(&self) -> &[Chunk];
+
+    /// Takes the next one, which is what it should be.
+    fn take(&mut self, content: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// Asks for a manifest, as long as it takes to have a server that answers.
+pub(super) async fn manifest(bulk: &Bulk, bundle: &BundleId) -> Result<Manifest, Error> {
+    let mut patience = Patience::default();
+    loop {
         let (connection, stream) = bulk.open().await;
-        let before = spool.verified;
-        let (returned, received) = receive(stream, spool).await?;
-        spool = returned;
+        let source = match read_manifest(stream, bundle).await {
+            Ok(manifest) if chunk::bundle_id(&manifest) == *bundle => return Ok(manifest),
+            Ok(_) => return Err(Error::WrongManifest),
+            Err(source) => source,
+        };
+        patience.lose(bulk.is_open(connection), || bundle.to_string(), source).await?;
+    }
+}
+
+async fn read_manifest(mut stream: Stream, bundle: &BundleId) -> io::Result<Manifest> {
+    control::send(&mut stream, &StreamHeader::Manifest { bundle: bundle.clone() }).await?;
+    stream.flush().await?;
+    let length = stream.read_u64_le().await?;
+    if length == 0 {
+        return Err(io::Error::new(ErrorKind::NotFound, "it does not have it"));
+    }
+    if length > MAX_MANIFEST {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is longer than a manifest can be"));
+    }
+    let mut text = String::new();
+    (&mut stream).take(length).read_to_string(&mut text).await?;
+    if text.len() as u64 != length {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    text.parse().map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// Asks for a listing.
+pub(super) async fn listing(bulk: &Bulk, manifest: &Manifest) -> Result<Vec<u8>, super::Error> {
+    let length = manifest.listing.iter().fold(0, |sum, chunk| chunk.bytes.saturating_add(sum));
+    if length > listing::MAX_BYTES as u64 {
+        return Err(Error::LongListing.into());
+    }
+    let whole = Whole { chunks: manifest.listing.clone(), taken: 0, bytes: Vec::new() };
+    Ok(fetch(bulk, whole).await?.bytes)
+}
+
+/// Chunks put together in memory.
+struct Whole {
+    chunks: Vec<Chunk>,
+    taken: usize,
+    bytes: Vec<u8>,
+}
+
+impl Sink for Whole {
+    type Error = super::Error;
+
+    fn missing(&self) -> &[Chunk] {
+        &self.chunks[self.taken..]
+    }
+
+    fn take(&mut self, content: &[u8]) -> Result<(), Self::Error> {
+        self.bytes.extend_from_slice(content);
+        self.taken += 1;
+        Ok(())
+    }
+}
+
+/// Gives a sink all it lacks. Waits for a server as long as it takes: the caller drops this future when nobody wants
+/// the bundle any more.
+pub(super) async fn fetch<S: Sink>(bulk: &Bulk, mut sink: S) -> Result<S, S::Error> {
+    let mut patience = Patience::default();
+    while let Some(wanted) = sink.missing().first().map(|chunk| chunk.id.clone()) {
+        let (connection, stream) = bulk.open().await;
+        let before = sink.missing().len();
+        let (returned, received) = receive(stream, sink).await?;
+        sink = returned;
         let Err(source) = received else { continue };
-        tokio::time::sleep(REFUSAL_PAUSE).await;
-        // A connection that broke, or chunks that came, are no refusal.
-        refusals = if spool.verified > before || !bulk.is_open(connection) { 0 } else { refusals + 1 };
-        if refusals >= REFUSALS {
-            return Err(Error::Refused { chunk: wanted, source });
+        if sink.missing().len() < before {
+            patience = Patience::default();
         }
-        spool = disk::work(move || spool.rewind()).await?;
+        patience.lose(bulk.is_open(connection), || wanted.to_string(), source).await?;
+    }
+    Ok(sink)
+}
+
+/// How often in a row a server that is there did not give something.
+#[derive(Default)]
+struct Patience {
+    refusals: u32,
+}
+
+impl Patience {
+    /// A connection that broke is no refusal.
+    async fn lose(
+        &mut self,
+        is_open: bool,
+        what: impl FnOnce() -> String,
+        source: io::Error,
+    ) -> Result<(), Error> {
+        tokio::time::sleep(REFUSAL_PAUSE).await;
+        self.refusals = if is_open { self.refusals + 1 } else { 0 };
+        if self.refusals >= REFUSALS { Err(Error::Refused { what: what(), source }) } else { Ok(()) }
+    }
+}
+
+/// Takes what one stream brings. The inner error is the stream's, after which another one may be tried.
+async fn receive<S: Sink>(mut stream: Stream, mut sink: S) -> Result<(S, io::Result<()>), S::Error> {
+    let mut asked = sink.missing().iter().take(MAX_CHUNKS).cloned().collect::<Vec<_>>().into_iter();
+    if let Err(error) = ask(&mut stream, asked.as_slice()).await {
+        return Ok((sink, Err(error)));
+    }
+    let mut come = read_batch(&mut stream, &mut asked).await;
+    loop {
+        let (batch, trouble) = come;
+        if batch.is_empty() {
+            return Ok((sink, trouble.map_or(Ok(()), Err)));
+        }
+        let taken = disk::work(move || {
+            let taken = take(&mut sink, batch);
+            Ok::<_, S::Error>((sink, taken))
+        });
+        let (taken, next) = match trouble {
+            None => tokio::join!(taken, read_batch(&mut stream, &mut asked)),
+            Some(error) => (taken.await, (Vec::new(), Some(error))),
+        };
+        let (returned, taken) = taken?;
+        sink = returned;
+        match taken {
+            Ok(()) => come = next,
+            Err(Taken::Wrong(error)) => return Ok((sink, Err(error))),
+            Err(Taken::Not(error)) => return Err(error),
+        }
+    }
+}
+
+enum Taken<E> {
+    /// It is not what was asked for.
+    Wrong(io::Error),
+    /// The sink cannot have it.
+    Not(E),
+}
+
+fn take<S: Sink>(sink: &mut S, batch: Vec<(Chunk, Vec<u8>)>) -> Result<(), Taken<S::Error>> {
+    for (chunk, stored) in batch {
+        let wrong = |error: chunk::Error| Taken::Wrong(io::Error::new(ErrorKind::InvalidData, error));
+        let content = chunk::decode(&chunk.id, &stored).map_err(wrong)?;
+        if content.len() as u64 != chunk.bytes {
+            return Err(wrong(chunk::Error::Mismatch));
+        }
+        sink.take(&content).map_err(Taken::Not)?;
     }
     Ok(())
 }
 
-/// Take what one stream brings. The inner error is the stream's, after which another one may be tried.
-async fn receive(mut stream: Stream, mut spool: Spool) -> Result<(Spool, io::Result<()>), Error> {
-    let missing = spool.missing();
-    let chunks = missing[..missing.len().min(BATCH)].to_vec();
-    let mut left: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
-    if let Err(error) = ask(&mut stream, chunks).await {
-        return Ok((spool, Err(error)));
-    }
-    while left > 0 {
-        let mut block = vec![0; left.min(BLOCK) as usize];
-        if let Err(error) = stream.read_exact(&mut block).await {
-            return Ok((spool, Err(error)));
-        }
-        left -= block.len() as u64;
-        let (returned, pushed) = disk::work(move || {
-            let pushed = spool.push(&block);
-            Ok::<_, io::Error>((spool, pushed))
-        })
-        .await?;
-        spool = returned;
-        match pushed {
-            Err(error) if error.kind() == ErrorKind::InvalidData => return Ok((spool, Err(error))),
-            pushed => pushed?,
-        }
-    }
-    Ok((spool, Ok(())))
-}
-
-async fn ask(stream: &mut Stream, chunks: Vec<Chunk>) -> io::Result<()> {
+async fn ask(stream: &mut Stream, chunks: &[Chunk]) -> io::Result<()> {
+    let chunks: Vec<ChunkId> = chunks.iter().map(|chunk| chunk.id.clone()).collect();
     control::send(stream, &StreamHeader::Chunks { chunks }).await?;
     stream.flush().await
 }
 
-/// The archive as far as it is here.
-struct Spool {
-    file: File,
-    chunks: Vec<Chunk>,
-    /// How many chunks are here and right.
-    verified: usize,
-    /// The next one, so far.
-    hasher: Hasher,
-    filled: u64,
-}
-
-impl Spool {
-    fn create(path: &Path, chunks: Vec<Chunk>) -> io::Result<Spool> {
-        let file = File::create(path)?;
-        let mut spool = Spool { file, chunks, verified: 0, hasher: Hasher::new(), filled: 0 };
-        // Chunks of no length are complete without a byte.
-        spool.push(&[])?;
-        Ok(spool)
-    }
-
-    fn missing(&self) -> &[Chunk] {
-        &self.chunks[self.verified..]
-    }
-
-    /// Add bytes. An error about the data means that they were not what the manifest says.
-    fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while let Some(chunk) = self.chunks.get(self.verified) {
-            let room = usize::try_from(chunk.bytes - self.filled).unwrap_or(usize::MAX);
-            let (taken, rest) = bytes.split_at(bytes.len().min(room));
-            self.hasher.update(taken);
-            self.file.write_all(taken)?;
-            self.filled += taken.len() as u64;
-            bytes = rest;
-            if self.filled < chunk.bytes {
-                break;
+/// As many of the next chunks as make a batch, with what kept the next one from coming; none when all have come.
+async fn read_batch(
+    stream: &mut Stream,
+    asked: &mut std::vec::IntoIter<Chunk>,
+) -> (Vec<(Chunk, Vec<u8>)>, Option<io::Error>) {
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while bytes < BATCH_BYTES
+        && let Some(chunk) = asked.next()
+    {
+        match read_chunk(stream).await {
+            Ok(stored) => {
+                bytes += stored.len();
+                batch.push((chunk, stored));
             }
-            let digest = self.hasher.finalize().to_hex();
-            if ChunkId::from_digest(&digest).as_ref() != Ok(&chunk.id) {
-                return Err(io::Error::new(
-                    ErrorKind::InvalidData,
-                    "a chunk arrived that is not what was asked for",
-                ));
-            }
-            self.verified += 1;
-            self.filled = 0;
-            self.hasher.reset();
+            Err(error) => return (batch, Some(error)),
         }
-        Ok(())
     }
-
-    /// Back to the end of the last chunk that was right.
-    fn rewind(mut self) -> io::Result<Spool> {
-        let whole = self.chunks[..self.verified].iter().map(|chunk| chunk.bytes).sum();
-        self.file.set_len(whole)?;
-        self.file.seek(SeekFrom::Start(whole))?;
-        self.hasher.reset();
-        self.filled = 0;
-        Ok(self)
-    }
+    (batch, None)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chunk(bytes: &[u8]) -> Chunk {
-        let id = ChunkId::from_digest(&blake3::hash(bytes).to_hex()).unwrap();
-        Chunk { id, bytes: bytes.len() as u64 }
+async fn read_chunk(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    let length = stream.read_u32_le().await? as usize;
+    if length == 0 {
+        return Err(io::Error::new(ErrorKind::NotFound, "it does not have it"));
     }
-
-    #[test]
-    fn only_what_the_digests_say_is_kept() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("archive");
-        let chunks = vec![chunk(b""), chunk(b"one"), chunk(b""), chunk(b"three"), chunk(b"")];
-        let mut spool = Spool::create(&path, chunks).unwrap();
-        assert_eq!(spool.verified, 1);
-        spool.push(b"o").unwrap();
-        spool.push(b"net").unwrap();
-        assert_eq!(spool.missing().len(), 2);
-        assert_eq!(spool.push(b"hrew").unwrap_err().kind(), ErrorKind::InvalidData);
-        let mut spool = spool.rewind().unwrap();
-        spool.push(b"three").unwrap();
-        assert!(spool.missing().is_empty());
-        assert_eq!(std::fs::read(&path).unwrap(), b"onethree");
+    if length > chunk::MAX_STORED {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is longer than a chunk can be"));
     }
+    let mut stored = vec![0; length];
+    stream.read_exact(&mut stored).await?;
+    Ok(stored)
 }

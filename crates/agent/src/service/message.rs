@@ -24,6 +24,7 @@ impl Service {
                 let _ = hello.send(Box::new(self.hello()));
                 self.outbound = Some(outbound);
             }
+            control::Event::Welcomed { keep } => tracing::debug!(?keep, "what may be kept here"),
             control::Event::Message(message) => return self.on_message(*message),
             control::Event::Unknown { kind } => self.answers.push_back(ToServer::Unsupported { what: kind }),
             control::Event::Lost => {
@@ -61,6 +62,7 @@ impl Service {
             ToAgent::Unsupported { what } => {
                 tracing::warn!(what, "the server does not know what this agent said")
             }
+            ToAgent::Collect => self.answers.push_back(ToServer::Collected { bytes: 0 }),
             ToAgent::Welcome { .. } | ToAgent::Ping => {}
         }
         None
