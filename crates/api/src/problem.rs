@@ -14,6 +14,8 @@ pub enum Code {
     BundleIncomplete,
     /// The content does not have the digest it was sent under.
     ChunkMismatch,
+    /// The server's disk has no room for what was sent.
+    DiskFull,
     /// An idempotency key was used again for another request.
     IdempotencyConflict,
     /// Something failed in the server.
@@ -49,6 +51,7 @@ impl Code {
             Self::InvalidFields => 422,
             Self::Internal => 500,
             Self::Unavailable => 503,
+            Self::DiskFull => 507,
         }
     }
 
@@ -58,6 +61,7 @@ impl Code {
             Self::Ambiguous => "several jobs fit",
             Self::BundleIncomplete => "the bundle is not complete",
             Self::ChunkMismatch => "the chunk is damaged",
+            Self::DiskFull => "the server's disk is full",
             Self::IdempotencyConflict => "the idempotency key was used for another request",
             Self::Internal => "the server failed",
             Self::InvalidFields => "some fields are wrong",

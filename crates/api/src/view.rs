@@ -399,6 +399,43 @@ pub struct FileList {
     pub truncated: bool,
 }
 
+/// `POST /gc`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Gc {
+    /// Say what would be removed, and remove nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was removed because it need not be kept, or would be.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct GcReport {
+    /// Nothing was removed; this is what would be.
+    pub dry_run: bool,
+    /// Logs of jobs that are over.
+    pub logs_bytes: u64,
+    /// What tasks left behind. The room is free once no other bundle has the same chunks.
+    pub outputs_bytes: u64,
+    /// Code that no job has.
+    pub bundles: u64,
+    /// Chunks that no bundle has.
+    pub chunks: u64,
+    /// Their size on the server's disk.
+    pub chunk_bytes: u64,
+    /// What the nodes removed; those that did not answer in time are left out.
+    pub nodes: Vec<NodeFreed>,
+}
+
+/// What a node removed.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NodeFreed {
+    /// The node.
+    pub node: NodeId,
+    /// How much.
+    pub bytes: u64,
+}
+
 /// The server itself.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ServerView {

@@ -9,6 +9,8 @@ use muster_agent::tree::Preference;
 use muster_model::quantity::{parse_bytes, parse_duration};
 use serde::Deserialize;
 
+use crate::keep::Keep;
+
 /// A private server with nothing to do and nobody to talk to ends after this.
 const IDLE_EXIT: Duration = Duration::from_secs(15 * 60);
 
@@ -22,6 +24,9 @@ pub struct Config {
     /// This machine as a node.
     #[serde(default)]
     pub local: Local,
+    /// What is kept of what is over.
+    #[serde(default)]
+    pub keep: Keep,
 }
 
 /// `[server]`

@@ -2,6 +2,7 @@
 
 mod agent;
 mod config;
+mod keep;
 mod server;
 
 use std::ffi::OsString;

@@ -51,6 +51,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         build: build::of_current_exe()?,
         version: crate::version(),
         owner: owner(),
+        keep: config.keep.read()?,
         home,
     };
     runtime.block_on(muster_server::run(options, |_| announce()))?;

@@ -91,6 +91,47 @@ pub fn decode(id: &ChunkId, stored: &[u8]) -> Result<Vec<u8>, Error> {
     if self::id(&content) != *id { Err(Error::Mismatch) } else { Ok(content) }
 }
 
+/// Compares stored forms with their names, with buffers that are kept between them.
+pub struct Verifier {
+    decompressor: zstd::bulk::Decompressor<'static>,
+    content: Vec<u8>,
+}
+
+impl Default for Verifier {
+    fn default() -> Self {
+        let decompressor = zstd::bulk::Decompressor::new().expect("memory for a decompressor");
+        Self { decompressor, content: Vec::with_capacity(cut::MAX) }
+    }
+}
+
+impl Verifier {
+    /// Whether [`decode`] would give the content of this name; nothing is kept of it.
+    pub fn verify(&mut self, id: &ChunkId, stored: &[u8]) -> Result<(), Error> {
+        let (how, body) = stored.split_first().ok_or(Error::Malformed)?;
+        let content = match *how {
+            RAW if body.len() <= cut::MAX => body,
+            ZSTD if body.len() <= cut::MAX => {
+                self.content.clear();
+                let decompressed = self.decompressor.decompress_to_buffer(body, &mut self.content);
+                decompressed.map_err(|_| Error::Malformed)?;
+                &self.content
+            }
+            _ => return Err(Error::Malformed),
+        };
+        if self::id(content) != *id { Err(Error::Mismatch) } else { Ok(()) }
+    }
+}
+
+/// Whether bytes can be a stored form at all: a look at how they are put together, without decompressing them. What a
+/// power cut left of a file mostly is not.
+pub fn is_plausible(stored: &[u8]) -> bool {
+    match stored.split_first() {
+        Some((&RAW, body)) => body.len() <= cut::MAX,
+        Some((&ZSTD, body)) => zstd::zstd_safe::find_frame_compressed_size(body) == Ok(body.len()),
+        _ => false,
+    }
+}
+
 /// Adds a chunk to a pack: many of them in one body. A record is the length of the stored form (four bytes, little
 /// endian), the digest, and the stored form.
 pub fn push(pack: &mut Vec<u8>, id: &ChunkId, stored: &[u8]) {
@@ -147,12 +188,20 @@ mod tests {
             let name = id(&content);
             let decoded = decode(&name, &stored);
             prop_assert_eq!(decoded.as_ref(), Ok(&content));
+            let mut verifier = Verifier::default();
+            for name in [&id(b"another"), &name] {
+                prop_assert_eq!(verifier.verify(name, &stored), decode(name, &stored).map(drop));
+            }
+            prop_assert!(is_plausible(&stored));
+            prop_assert!(stored[0] == RAW || !is_plausible(&stored[..stored.len() - 1]));
             prop_assert_eq!(from_digest(&digest(&name)), name);
         }
 
         #[test]
         fn any_bytes_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(decode(&id(b"other"), &bytes).is_err());
+            prop_assert!(Verifier::default().verify(&id(b"other"), &bytes).is_err());
+            let _ = is_plausible(&bytes);
             for record in records(&bytes) {
                 let _ = record;
             }
@@ -179,5 +228,6 @@ mod tests {
         let mut stored = vec![ZSTD];
         stored.extend(zstd::bulk::compress(&zeros, 19).unwrap());
         assert_eq!(decode(&id(&zeros), &stored), Err(Error::Malformed));
+        assert_eq!(Verifier::default().verify(&id(&zeros), &stored), Err(Error::Malformed));
     }
 }

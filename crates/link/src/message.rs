@@ -265,6 +265,12 @@ pub enum StreamHeader {
         /// Which, at most [`MAX_CHUNKS`].
         chunks: Vec<ChunkId>,
     },
+    /// Opened by the agent: chunks it was given that are not what their name says. The server looks at them, and removes those that
+    /// are damaged on its own disk, so that they are sent anew with the next upload. There is no answer.
+    Damaged {
+        /// Which, at most [`MAX_CHUNKS`].
+        chunks: Vec<ChunkId>,
+    },
     /// Opened by the agent, to send what a task leaves behind. It sends the length of a manifest (8 bytes, little
     /// endian) and its text; the server answers one line, [`Lacks`]; the agent sends those chunks as records of a pack, in
     /// any order, and closes its side. The server answers one line, [`Kept`], once the bundle is on its disk.

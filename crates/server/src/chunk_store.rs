@@ -1,109 +1,175 @@
-//! Chunks of bundles, each in a file named by its content.
+//! Chunks of bundles, each in a file named by its content, in the form it is sent in.
+//!
+//! # Durable at little cost
+//! A chunk gets its name only after its bytes are on disk, so whatever has a name can be promised. Bytes are written
+//! under other names, a batch at a time; the kernel is told to begin with each at once, so that the `fdatasync` of each, in
+//! a few threads, finds most of the work done: a thousand chunks take about 30 ms here, against 240 ms one after the other.
+//! (`syncfs` was no faster, and would make this wait for whatever else the file system has to write.) The names
+//! themselves are made durable by [`ChunkStore::settle`], once for each directory, when a bundle is complete.
+//!
+//! # Safe against the sweep
+//! Chunks that no bundle has are removed after a grace, counted from the file's time. [`ChunkStore::missing`] sets that time
+//! anew where half of the grace has passed, so a chunk it reports as present stays for at least half a grace more, which
+//! is the time a client has to complete its bundle. Reporting and removing exclude each other (`gate`); nothing else has to:
+//! see [`sweep`].
+//!
+//! # Damage
+//! A power cut may shorten a file whose name was already durable on a disk that lies. Nodes compare what they get with
+//! its name, and say so; what cannot be a chunk is not given out. Either way the file goes, the chunk is missing again, and
+//! the next upload brings it back.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::PathBuf;
+pub(crate) mod pack;
+pub(crate) mod sweep;
 
-use muster_model::bundle::Manifest;
-use muster_model::{BundleId, ChunkId};
+use std::collections::HashSet;
+use std::fs::{self, File, FileTimes};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
 
-/// The longest chunk a client may send: far above the size they are cut to, far below what would strain memory.
-pub(crate) const MAX_CHUNK: usize = 16 << 20;
-/// The most chunks in a bundle: at the usual size, a terabyte.
+use muster_bundle::chunk::{self, Verifier};
+use muster_model::ChunkId;
+use pack::PackWriter;
+
+/// The most chunks in a bundle: at the usual size, a quarter of a terabyte.
 pub(crate) const MAX_CHUNKS: usize = 1 << 20;
+/// Where chunks are before they have their name.
+const INCOMING: &str = "new";
 
 /// Every chunk this server keeps.
 pub(crate) struct ChunkStore {
     root: PathBuf,
-}
-
-/// Why a chunk was not taken.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PutError {
-    #[error("the content has another digest than its name says")]
-    Mismatch,
-    #[error("the chunk cannot be written")]
-    Io(#[from] io::Error),
+    /// For how long a chunk that no bundle has is kept.
+    grace: Duration,
+    /// Shared by those who report chunks as present, alone for those who remove them.
+    gate: RwLock<()>,
+    /// Directories with names that are not on disk yet, by the first byte of the digest.
+    unsettled: Vec<AtomicBool>,
+    settling: Mutex<()>,
 }
 
 impl ChunkStore {
-    pub fn new(root: PathBuf) -> Self {
-        Self { root }
+    /// Opens the store; what an earlier life of this server left half done goes.
+    pub fn open(root: PathBuf, grace: Duration) -> io::Result<Self> {
+        let incoming = root.join(INCOMING);
+        match fs::remove_dir_all(&incoming) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::create_dir_all(incoming)?;
+        // An earlier life may have been killed between a name and its settling.
+        let unsettled = (0..=u8::MAX).map(|_| AtomicBool::new(true)).collect();
+        Ok(Self { root, grace, gate: RwLock::default(), unsettled, settling: Mutex::default() })
+    }
+
+    /// Where the chunks are.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Spread over 256 directories, so that none grows large.
     fn path(&self, id: &ChunkId) -> PathBuf {
         let digest = id.as_str().trim_start_matches(ChunkId::PREFIX);
-        self.root.join(&digest[..2]).join(digest)
+        let mut path = PathBuf::with_capacity(self.root.as_os_str().len() + digest.len() + 4);
+        path.extend([self.root.as_path(), Path::new(&digest[..2]), Path::new(digest)]);
+        path
     }
 
-    /// The chunks of a bundle that are not here, each once.
-    pub fn missing(&self, manifest: &Manifest) -> Vec<ChunkId> {
-        let mut seen = std::collections::HashSet::new();
-        let absent = |id: &ChunkId| fs::metadata(self.path(id)).is_err();
-        manifest
-            .chunks
-            .iter()
-            .map(|chunk| &chunk.id)
-            .filter(|id| seen.insert(*id) && absent(id))
-            .cloned()
-            .collect()
-    }
-
-    /// Keeps a chunk, on disk when this returns.
-    pub fn put(&self, id: &ChunkId, bytes: &[u8]) -> Result<(), PutError> {
-        let digest = ChunkId::from_digest(blake3::hash(bytes).to_hex().as_str());
-        if digest.as_ref() != Ok(id) {
-            return Err(PutError::Mismatch);
+    /// Of these chunks, those that are not here, each once. Those that are stay for at least half a grace.
+    pub fn missing<'a>(&self, ids: impl Iterator<Item = &'a ChunkId>) -> io::Result<Vec<ChunkId>> {
+        let refreshed_before = SystemTime::now().checked_sub(self.grace / 2);
+        let mut seen = HashSet::new();
+        let mut missing = Vec::new();
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        for id in ids.filter(|id| seen.insert(*id)) {
+            if !self.is_present(id, refreshed_before)? {
+                missing.push(id.clone());
+            }
         }
+        Ok(missing)
+    }
+
+    fn is_present(&self, id: &ChunkId, refreshed_before: Option<SystemTime>) -> io::Result<bool> {
         let path = self.path(id);
-        if path.exists() {
-            return Ok(());
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if refreshed_before.is_some_and(|before| metadata.modified().is_ok_and(|at| at < before)) {
+            File::options()
+                .write(true)
+                .open(&path)?
+                .set_times(FileTimes::new().set_modified(SystemTime::now()))?;
         }
-        let directory = path.parent().unwrap_or(&self.root);
-        fs::create_dir_all(directory)?;
-        let temporary = directory.join(format!("new-{:016x}", crate::random::bits()));
-        let written = File::create(&temporary).and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_data()?;
-            fs::rename(&temporary, &path)
-        });
-        if written.is_err() {
-            drop(fs::remove_file(&temporary));
-        }
-        Ok(written?)
+        // The stored form has at least the byte that says how.
+        Ok(metadata.len() > 0)
     }
 
-    /// A chunk's content.
-    pub fn get(&self, id: &ChunkId) -> io::Result<Vec<u8>> {
-        fs::read(self.path(id))
+    /// Takes chunks as they come.
+    pub fn writer(&self) -> PackWriter {
+        PackWriter::default()
+    }
+
+    /// Makes durable that the chunks that are here have their names.
+    pub fn settle(&self) -> io::Result<()> {
+        // Whoever finds a directory settled must not go on while another still settles it.
+        let _settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut any = false;
+        for (byte, flag) in self.unsettled.iter().enumerate() {
+            if !flag.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            any = true;
+            match sync_directory(&self.root.join(format!("{byte:02x}"))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    flag.store(true, Ordering::Release);
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        if any { sync_directory(&self.root) } else { Ok(()) }
+    }
+
+    /// A chunk's stored form. One that cannot be right is removed, and so missing.
+    pub fn read(&self, id: &ChunkId) -> io::Result<Option<Vec<u8>>> {
+        let path = self.path(id);
+        let stored = match fs::read(&path) {
+            Ok(stored) => stored,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if chunk::is_plausible(&stored) {
+            return Ok(Some(stored));
+        }
+        self.remove_damaged(id)?;
+        Ok(None)
+    }
+
+    /// Looks closely at a chunk that somebody found damaged, and removes it if it is.
+    pub fn inspect(&self, id: &ChunkId) -> io::Result<()> {
+        match self.read(id)? {
+            Some(stored) if Verifier::default().verify(id, &stored).is_err() => self.remove_damaged(id),
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_damaged(&self, id: &ChunkId) -> io::Result<()> {
+        tracing::error!(chunk = %id, "a chunk is damaged; it is removed, and the next upload brings it back");
+        let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
-/// A bundle's name: the digest of the list of its chunks.
-pub(crate) fn bundle_id(manifest: &Manifest) -> BundleId {
-    let digest = blake3::hash(manifest.canonical_text().as_bytes());
-    BundleId::from_digest(digest.to_hex().as_str()).expect("a blake3 digest is a bundle's name")
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]
-mod tests {
-    use muster_model::bundle::Chunk;
-
-    use super::*;
-
-    #[test]
-    fn a_chunk_is_kept_under_its_own_digest_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = ChunkStore::new(dir.path().into());
-        let id = ChunkId::from_digest(blake3::hash(b"hello").to_hex().as_str()).unwrap();
-        assert!(matches!(store.put(&id, b"other"), Err(PutError::Mismatch)));
-        let manifest =
-            Manifest { chunks: vec![Chunk { id: id.clone(), bytes: 5 }, Chunk { id: id.clone(), bytes: 5 }] };
-        assert_eq!(store.missing(&manifest), std::slice::from_ref(&id));
-        store.put(&id, b"hello").unwrap();
-        store.put(&id, b"hello").unwrap();
-        assert!(store.missing(&manifest).is_empty());
-        assert_eq!(store.get(&id).unwrap(), b"hello");
-    }
-}
+mod tests;

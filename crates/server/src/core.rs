@@ -12,6 +12,7 @@ mod agent;
 mod apply;
 mod batch;
 mod input;
+mod keep;
 mod live;
 mod query;
 mod schedule;
@@ -21,19 +22,21 @@ mod submit;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use input::{ConnectionId, Handle, Input, Submission};
+use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
 use muster_model::spec::Target;
 use muster_model::{JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Readers, Writer};
+use muster_store::{Change, Readers, Writer};
 pub(crate) use query::internal;
 use tokio::sync::{mpsc, watch};
 
-use self::batch::Batch;
-use self::live::{Live, Node, Order};
+use self::batch::{Answer, Batch};
+use self::live::{Ended, Live, Node, Order};
 use crate::engines::Engines;
 use crate::log_store::LogStore;
 
@@ -55,6 +58,10 @@ pub(crate) struct Parts {
     /// The path and identity of this binary, for agents that run another.
     pub exe: String,
     pub build: String,
+    /// The data directory, for words about its disk.
+    pub home: PathBuf,
+    /// What nodes may keep.
+    pub keep: muster_link::message::Keep,
 }
 
 pub(crate) struct Core {
@@ -64,8 +71,10 @@ pub(crate) struct Core {
     names: HashMap<String, u32>,
     queues: BTreeMap<Target, BTreeMap<Order, JobId>>,
     nodes: BTreeMap<NodeId, Node>,
-    /// Tasks that are over but not yet forgotten by their node, with the length of their log.
-    ended: HashMap<TaskId, (NodeId, Option<u64>)>,
+    /// Tasks that are over but not yet forgotten by their node.
+    ended: HashMap<TaskId, Ended>,
+    /// Who waits for nodes to say what they removed.
+    collecting: Option<mpsc::Sender<(NodeId, u64)>>,
     /// Moments at which to look again.
     timers: BTreeSet<Timestamp>,
     next_seq: u64,
@@ -130,6 +139,14 @@ impl Core {
             Input::AgentGone { connection, node } => self.on_agent_gone(connection, &node, now),
             Input::LogClosed(task) => self.forget_if_complete(&task, &mut batch.messages),
             Input::Dismiss(reply) => self.on_dismiss(reply, batch),
+            Input::RemoveBundles { unused_since, limit, reply } => {
+                batch.last.push(Change::RemoveBundles { unused_since, limit });
+                batch.answers.push(Answer::Bundles(reply));
+            }
+            Input::RemoveLogs(job, bytes, reply) => self.on_remove_logs(job, bytes, reply, batch, now),
+            Input::RemoveOutputs(job, bytes, reply) => self.on_remove_outputs(job, bytes, reply, batch, now),
+            Input::LogBytes(sizes, reply) => self.on_log_bytes(sizes, reply, batch),
+            Input::Collect(collected, reply) => self.on_collect(collected, reply),
         }
     }
 
@@ -138,13 +155,14 @@ impl Core {
         if !changes.is_empty() {
             match self.parts.writer.commit(&changes) {
                 Ok(committed) => {
+                    batch.removed_bundles = committed.removed_bundles;
                     if let Some(seq) = committed.last_event() {
                         self.parts.news.send_replace(seq);
                     }
                 }
                 Err(error) => {
                     tracing::error!(error = %error, "a batch was not written");
-                    return self.roll_back(batch);
+                    return self.roll_back(batch, &batch::not_written(&error, &self.parts.home));
                 }
             }
         }
@@ -159,15 +177,23 @@ impl Core {
         for (job, effect) in std::mem::take(&mut batch.effects) {
             self.perform(&job, effect);
         }
-        for answer in batch.answers.drain(..) {
-            answer.give();
+        for answer in std::mem::take(&mut batch.answers) {
+            answer.give(&batch);
+        }
+        let mut over = Vec::new();
+        for (task, ended) in std::mem::take(&mut batch.ended) {
+            self.parts.logs.on_ended(&task);
+            self.ended.insert(task.clone(), ended);
+            over.push(task);
+        }
+        for task in std::mem::take(&mut batch.outputs) {
+            if let Some(ended) = self.ended.get_mut(&task) {
+                ended.owes_outputs = false;
+                over.push(task);
+            }
         }
         let mut messages = Vec::new();
-        for (task, node, log_bytes) in std::mem::take(&mut batch.ended) {
-            self.ended.insert(task.clone(), (node, log_bytes));
-            self.parts.logs.on_ended(&task);
-            self.forget_if_complete(&task, &mut messages);
-        }
+        over.iter().for_each(|task| self.forget_if_complete(task, &mut messages));
         self.send_all(messages);
         self.drop_finished(&batch);
         if !batch.removed.is_empty() {
@@ -202,7 +228,7 @@ impl Core {
         }
     }
 
-    fn roll_back(&mut self, batch: Batch) {
+    fn roll_back(&mut self, batch: Batch, problem: &Problem) {
         for (id, touched) in batch.jobs {
             match touched.before {
                 Some(before) => drop(self.jobs.insert(id, before)),
@@ -210,7 +236,7 @@ impl Core {
             }
         }
         for answer in batch.answers {
-            answer.refuse(batch::not_written());
+            answer.refuse(problem.clone());
         }
         for node in &batch.speakers {
             if let Some(node) = self.nodes.get_mut(node) {

@@ -5,6 +5,7 @@
 mod bundle;
 mod event;
 mod failure;
+mod gc;
 mod job;
 mod log;
 mod metrics;
@@ -22,13 +23,15 @@ use axum::routing::get;
 pub(crate) use failure::{Failure, Params};
 use muster_api::problem::{Code, Problem};
 use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use crate::state::{Shared, Visit};
 
 /// Requests other than chunks are small; the largest carries an environment.
 const MAX_BODY: usize = 8 << 20;
+/// A manifest names every chunk of a bundle.
+const MAX_MANIFEST: usize = 128 << 20;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -55,8 +58,11 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(event::follow))
         .routes(routes!(log::follow))
         .routes(routes!(node::list))
-        .routes(routes!(bundle::put))
-        .routes(routes!(bundle::put_chunk))
+        .routes(routes!(job::diff))
+        .routes(routes!(bundle::put).layer(DefaultBodyLimit::max(MAX_MANIFEST)))
+        .routes(routes!(bundle::missing))
+        .routes(routes!(bundle::put_chunks))
+        .routes(routes!(gc::collect))
         .routes(routes!(server::show))
         .routes(routes!(server::shutdown))
 }

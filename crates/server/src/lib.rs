@@ -5,18 +5,23 @@
 //! Handlers never talk to an engine or write to the database themselves.
 
 mod auth;
+mod bundle;
 mod chunk_store;
 mod core;
+mod disk;
 mod engines;
 mod http;
 mod keeper;
 mod link;
 mod log_store;
+mod memory;
 mod random;
+mod retention;
 mod service;
 mod state;
 mod view;
 
 pub use engines::Engines;
 pub use http::openapi;
+pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};

@@ -1,5 +1,7 @@
 //! Agents dialling in: the two connections of each, and what they carry.
 
+mod bulk;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +15,7 @@ use axum::response::Response;
 use muster_api::problem::{Code, Problem};
 use muster_link::control::{self, Received};
 use muster_link::dial::Channel;
-use muster_link::message::{Hello, StreamHeader, ToAgent, ToServer};
+use muster_link::message::{Hello, ToAgent, ToServer};
 use muster_link::session::{self, Side, Stream};
 use muster_model::NodeId;
 use serde::Deserialize;
@@ -177,34 +179,12 @@ async fn serve_bulk(
             ended = &mut driver => return ended,
             () = shared.hang_up.cancelled() => return Ok(()),
             stream = incoming.next(), if streams.len() < STREAMS => match stream {
-                Some(stream) => drop(streams.spawn(serve_stream(shared.clone(), stream))),
+                Some(stream) => drop(streams.spawn(bulk::serve(shared.clone(), stream))),
                 None => return Ok(()),
             },
             Some(done) = streams.join_next() => if let Ok(Err(error)) = done {
                 tracing::debug!(%error, "a bulk stream ended");
             },
         }
-    }
-}
-
-async fn serve_stream(shared: Arc<Shared>, stream: Stream) -> io::Result<()> {
-    let mut stream = BufReader::with_capacity(64 * 1024, stream);
-    match timeout(SILENCE, control::receive(&mut stream)).await?? {
-        Some(Received::Message(StreamHeader::Log { task })) => {
-            let result = shared.logs.ingest(&task, stream).await;
-            if result.is_ok() {
-                shared.core.tell(Input::LogClosed(task)).await.map_err(io::Error::other)?;
-            }
-            result
-        }
-        Some(Received::Message(StreamHeader::Chunks { chunks })) => {
-            for chunk in chunks {
-                let store = shared.clone();
-                let bytes = crate::log_store::blocking(move || store.chunks.get(&chunk.id)).await?;
-                stream.write_all(&bytes).await?;
-            }
-            stream.shutdown().await
-        }
-        Some(Received::Unknown { .. }) | None => Ok(()),
     }
 }

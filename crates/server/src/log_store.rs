@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use muster_link::frame;
 use muster_link::log::{Appender, SegmentDir};
 use muster_link::message::LogHave;
 use muster_link::session::Stream;
 use muster_model::{JobId, TaskId};
+use muster_store::Readers;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 
@@ -102,6 +104,32 @@ impl LogStore {
         }
     }
 
+    /// The size of a job's logs, all attempts and tasks together.
+    pub fn bytes(&self, job: &JobId) -> io::Result<u64> {
+        size(&self.job_dir(job))
+    }
+
+    /// Deletes logs of jobs that do not exist, or whose logs were removed, and that nobody has written to for a while.
+    pub fn remove_strays(&self, readers: &Readers, untouched: Duration) -> io::Result<()> {
+        let entries = match std::fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let Some(job) = entry.file_name().to_str().and_then(|name| name.parse::<JobId>().ok()) else {
+                continue;
+            };
+            let has_log = readers.has_log(&job).map_err(io::Error::other)?;
+            let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
+            if !has_log && age >= untouched {
+                tracing::info!(%job, "removing a log that belongs to no job any more");
+                self.remove(&job)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a log from an agent until the stream ends. Bytes are acknowledged when a killed server would still have
     /// them; when the agent closes the stream, they are on disk.
     pub async fn ingest(&self, task: &TaskId, mut stream: BufReader<Stream>) -> io::Result<()> {
@@ -128,6 +156,20 @@ impl LogStore {
         log.durable.fetch_max(offset, Ordering::Release);
         Ok(())
     }
+}
+
+fn size(path: &Path) -> io::Result<u64> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { size(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
 }
 
 /// File work, off the threads that serve connections.

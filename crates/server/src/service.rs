@@ -23,6 +23,7 @@ use crate::core::{Core, Handle, Input, Parts};
 use crate::engines::Engines;
 use crate::http::{Door, router};
 use crate::log_store::LogStore;
+use crate::retention::{self, Keep};
 use crate::state::{Activity, Shared};
 
 /// How often the server asks itself whether anyone still needs it, at most.
@@ -57,6 +58,8 @@ pub struct Options {
     pub version: String,
     /// Whose jobs these are.
     pub owner: String,
+    /// What it keeps, and for how long.
+    pub keep: Keep,
 }
 
 /// Why a server could not start or go on.
@@ -103,6 +106,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         components.spawn(serve_tcp(address, server.shared.clone(), stop.clone()));
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.nodes, server.away, stop.clone()));
+    components.spawn(retention::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
     components.spawn(stop_when_idle(server.shared.clone(), server.idle_exit, stop.clone()));
     tracing::info!(home = %home.display(), version = server.shared.version, "the server is ready");
@@ -149,6 +153,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         away: away_sender,
         exe: options.exe.to_string_lossy().into_owned(),
         build: options.build.clone(),
+        home: home.clone(),
+        keep: options.keep.node.clone(),
     };
     let core = Core::load(parts, nodes.iter().map(|(id, target, _)| (id.clone(), target.clone())).collect())?;
     let (handle, inputs) = Handle::new();
@@ -171,12 +177,15 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         readers,
         engines,
         logs,
-        chunks: ChunkStore::new(home.join("chunks")),
+        chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
+            .map_err(io_error("open the chunks of bundles"))?,
         auth: Auth::open(&home).map_err(io_error("read the server's secrets"))?,
         news: news_receiver,
         activity: Activity::new(),
         stop,
         hang_up: CancellationToken::new(),
+        keep: options.keep,
+        collecting: tokio::sync::Mutex::default(),
         owner: options.owner,
         home: home.to_string_lossy().into_owned(),
         build: options.build,

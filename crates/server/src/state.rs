@@ -14,6 +14,7 @@ use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
 use crate::engines::Engines;
 use crate::log_store::LogStore;
+use crate::retention::Keep;
 
 /// What every handler shares.
 pub(crate) struct Shared {
@@ -29,6 +30,10 @@ pub(crate) struct Shared {
     pub stop: CancellationToken,
     /// Agents' connections end, after what was said to them is sent.
     pub hang_up: CancellationToken,
+    /// What is kept, and for how long.
+    pub keep: Keep,
+    /// Held while what need not be kept is removed.
+    pub collecting: tokio::sync::Mutex<()>,
     pub owner: String,
     pub home: String,
     pub build: String,

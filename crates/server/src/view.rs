@@ -3,6 +3,7 @@
 use muster_api::problem::Problem;
 use muster_api::view::{AttemptView, EventView, JobDetail, JobSummary, StreamEnd, TaskView, Why};
 use muster_model::job::State;
+use muster_model::task::Outputs;
 use muster_model::{JobId, Reason, Task};
 use muster_store::{EventRow, JobRow, JobSummaryRow, Readers};
 
@@ -56,12 +57,16 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
     let attempts = readers.attempts(&row.job.id).map_err(|error| internal(&error))?;
     let views = attempts.into_iter().map(|attempt| {
         let tasks = readers.tasks(&row.job.id, attempt.number).map_err(|error| internal(&error))?;
+        let mut outputs = readers.outputs(&row.job.id, attempt.number).map_err(|error| internal(&error))?;
         Ok(AttemptView {
             number: attempt.number,
             started_at: attempt.started_at,
             ended_at: attempt.ended_at,
             reason: attempt.reason,
-            tasks: (0..).zip(tasks).map(|(rank, task)| self::task(rank, task)).collect(),
+            tasks: (0..)
+                .zip(tasks)
+                .map(|(rank, task)| self::task(rank, task, outputs.remove(&rank)))
+                .collect(),
         })
     });
     Ok(JobDetail {
@@ -69,11 +74,12 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
         attempts: views.collect::<Result<_, Problem>>()?,
         spec: (*row.spec).clone(),
         bundle: row.bundle,
+        source: row.source,
         failed_rank: row.job.failed_rank,
     })
 }
 
-fn task(rank: u32, task: Task) -> TaskView {
+fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
     let failure = task.end.and_then(|end| end.failure);
     TaskView {
         rank,
@@ -83,6 +89,7 @@ fn task(rank: u32, task: Task) -> TaskView {
         address: task.address,
         message: failure.as_ref().map(Reason::message),
         failure,
+        outputs,
         started_at: task.started_at,
         ended_at: task.ended_at,
     }

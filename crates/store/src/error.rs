@@ -80,6 +80,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether there was no room for it.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::File { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(ErrorCode::DiskFull),
+            Self::Stale { .. } | Self::NoJob { .. } | Self::Newer { .. } | Self::Edited { .. } => false,
+        }
+    }
+
     /// What kind of failure it is.
     pub fn class(&self) -> Class {
         match self {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::{ConnectionId, Reply};
-use super::live::{Connection, Node};
+use super::live::{Connection, Ended, Node};
 
 impl Core {
     pub(super) fn on_agent_connected(
@@ -43,7 +43,8 @@ impl Core {
             last_seen_at: Some(now),
         })));
         batch.speakers.insert(hello.node.clone());
-        batch.messages.push((hello.node.clone(), ToAgent::Welcome { protocol: PROTOCOL }));
+        let welcome = ToAgent::Welcome { protocol: PROTOCOL, keep: self.parts.keep.clone() };
+        batch.messages.push((hello.node.clone(), welcome));
         if self.is_outdated(&hello.build) {
             tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
             batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path: self.parts.exe.clone() }));
@@ -159,16 +160,29 @@ impl Core {
     /// A task the server has given up, or does not know: it must not go on.
     fn on_unexpected(&mut self, node: &NodeId, task: TaskId, phase: ReportPhase, batch: &mut Batch) {
         match phase {
-            ReportPhase::Ended { end, .. } => {
-                self.ended.insert(task.clone(), (node.clone(), end.log_bytes));
-                self.forget_if_complete(&task, &mut batch.messages);
-            }
+            ReportPhase::Ended { end, .. } => self.on_unexpected_end(node, task, &end, batch),
             ReportPhase::Preparing | ReportPhase::Ready { .. } | ReportPhase::Running { .. } => {
                 tracing::warn!(%task, %node, "stopping a task that should not run");
                 self.node_mut(node).stale.insert(task.clone());
                 batch.messages.push((node.clone(), ToAgent::Stop { task, grace_ms: 0 }));
             }
         }
+    }
+
+    /// The end of a task that was given up, or whose end is known and not yet forgotten.
+    fn on_unexpected_end(&mut self, node: &NodeId, task: TaskId, end: &TaskEnd, batch: &mut Batch) {
+        if batch.ended.iter().any(|(ending, _)| *ending == task) {
+            return;
+        }
+        let debt = match self.parts.readers.debt(&task) {
+            Ok(debt) => debt,
+            Err(error) => return tracing::error!(%task, %error, "the task cannot be looked up"),
+        };
+        // Nobody asks for the log of a job that was removed, or whose log was.
+        let log_bytes = end.log_bytes.filter(|_| debt.as_ref().is_some_and(|debt| debt.log));
+        let owes_outputs = debt.is_some_and(|debt| debt.outputs);
+        self.ended.insert(task.clone(), Ended { node: node.clone(), log_bytes, owes_outputs });
+        self.forget_if_complete(&task, &mut batch.messages);
     }
 
     pub(super) fn on_agent_said(
@@ -215,6 +229,8 @@ impl Core {
                     Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: stored(at) };
                 (task, event)
             }
+            ToServer::Outputs { task, outputs } => return self.on_outputs(node, task, outputs, batch, now),
+            ToServer::Collected { bytes } => return self.on_collected(node, bytes),
             ToServer::Hello(_) | ToServer::Ping => return,
             ToServer::Unsupported { what } => {
                 return tracing::warn!(%node, %what, "the agent does not know a message");
@@ -248,13 +264,13 @@ impl Core {
         drop(self.parts.away.send(id.clone()));
     }
 
-    /// Lets a node forget a task once its end and its whole log are safe here.
+    /// Lets a node forget a task once its end, its outputs and its whole log are safe here.
     pub(super) fn forget_if_complete(&mut self, task: &TaskId, messages: &mut Vec<(NodeId, ToAgent)>) {
-        let Some((_, log_bytes)) = self.ended.get(task) else { return };
-        if self.parts.logs.is_complete(task, *log_bytes)
-            && let Some((node, _)) = self.ended.remove(task)
+        let Some(ended) = self.ended.get(task).filter(|ended| !ended.owes_outputs) else { return };
+        if self.parts.logs.is_complete(task, ended.log_bytes)
+            && let Some(ended) = self.ended.remove(task)
         {
-            messages.push((node, ToAgent::Forget { task: task.clone() }));
+            messages.push((ended.node, ToAgent::Forget { task: task.clone() }));
         }
     }
 

@@ -8,13 +8,13 @@ use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::job::{Effect, Event, Invalid, State};
 use muster_model::spec::shell;
 use muster_model::task::TaskPhase;
-use muster_model::{JobId, Timestamp};
+use muster_model::{AttemptId, JobId, Timestamp};
 use serde_json::json;
 
 use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::Reply;
-use super::live::Live;
+use super::live::{Ended, Live};
 
 impl Core {
     /// Moves a job. What must be written and done is added to the batch.
@@ -64,8 +64,13 @@ impl Core {
         let failure = end.and_then(|end| end.failure.as_ref());
         let body = json!({ "rank": rank, "node": task.placement.node, "failure": failure });
         batch.event(&live.job.id, live.job.attempt, now, "task_ended", body);
-        let id = live.job.attempt_id().task(rank);
-        batch.ended.push((id, task.placement.node.clone(), end.and_then(|end| end.log_bytes)));
+        let ended = Ended {
+            node: task.placement.node.clone(),
+            log_bytes: end.and_then(|end| end.log_bytes),
+            // What never ran leaves nothing behind.
+            owes_outputs: !live.spec.outputs.is_empty() && task.started_at.is_some(),
+        };
+        batch.ended.push((live.job.attempt_id().task(rank), ended));
     }
 
     fn record_move(&mut self, live: &Live, from: State, batch: &mut Batch, now: Timestamp) {
@@ -165,9 +170,13 @@ impl Core {
     pub(super) fn send_prepare(&mut self, live: &Live, rank: u32) {
         let task = &live.job.tasks[rank as usize];
         let in_place = live.spec.workdir.clone().filter(|_| live.spec.in_place);
+        let attempt = live.job.attempt_id();
+        let before = attempt.number.checked_sub(1).filter(|number| *number > 0);
         let message = Prepare {
-            task: live.job.attempt_id().task(rank),
-            bundle: live.bundle.as_deref().filter(|_| in_place.is_none()).cloned(),
+            previous: before.map(|number| AttemptId { number, ..attempt.clone() }.task(rank)),
+            task: attempt.task(rank),
+            bundle: live.bundle.clone().filter(|_| in_place.is_none()),
+            outputs: live.spec.outputs.clone(),
             in_place,
             ports: muster_launch::PORTS,
             devices: task.placement.devices.clone(),

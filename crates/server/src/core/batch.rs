@@ -1,29 +1,32 @@
 //! One turn of the core: what was decided, not yet on disk, and how to take it back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 
 use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
 use muster_model::job::Effect;
-use muster_model::{JobId, NodeId, TaskId, Timestamp};
+use muster_model::{BundleId, JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, NewEvent};
 use serde_json::Value;
 
 use super::input::Reply;
-use super::live::Live;
+use super::live::{Ended, Live};
 
 /// An answer that is given once the batch is on disk, or with the reason why it is not.
 pub(super) enum Answer {
     Job(Reply<JobId>, JobId),
     Done(Reply<()>),
+    Bundles(Reply<u64>),
 }
 
 impl Answer {
-    pub fn give(self) {
+    pub fn give(self, batch: &Batch) {
         // A caller that went away does not want its answer.
         match self {
             Self::Job(reply, id) => drop(reply.send(Ok(id))),
             Self::Done(reply) => drop(reply.send(Ok(()))),
+            Self::Bundles(reply) => drop(reply.send(Ok(batch.removed_bundles))),
         }
     }
 
@@ -31,6 +34,7 @@ impl Answer {
         match self {
             Self::Job(reply, _) => drop(reply.send(Err(problem))),
             Self::Done(reply) => drop(reply.send(Err(problem))),
+            Self::Bundles(reply) => drop(reply.send(Err(problem))),
         }
     }
 }
@@ -60,11 +64,18 @@ pub(super) struct Batch {
     pub answers: Vec<Answer>,
     pub effects: Vec<(JobId, Effect)>,
     pub messages: Vec<(NodeId, ToAgent)>,
-    pub ended: Vec<(TaskId, NodeId, Option<u64>)>,
+    pub ended: Vec<(TaskId, Ended)>,
     /// Agents whose words are in this batch: if it fails they must say them again.
     pub speakers: BTreeSet<NodeId>,
     pub keys: HashMap<String, (String, JobId)>,
-    pub bundles: HashMap<muster_model::BundleId, muster_model::bundle::Manifest>,
+    /// Bundles that are there once this is written.
+    pub bundles: HashSet<BundleId>,
+    /// Written after everything else: what is removed because nothing of the batch needs it.
+    pub last: Vec<Change>,
+    /// How many bundles went, known once the batch is on disk.
+    pub removed_bundles: u64,
+    /// Tasks of which it is now known what became of their files.
+    pub outputs: Vec<TaskId>,
 }
 
 impl Batch {
@@ -97,12 +108,16 @@ impl Batch {
         }
         changes.extend(self.events.drain(..).map(Change::Event));
         changes.extend(self.removed.iter().cloned().map(Change::RemoveJob));
+        changes.append(&mut self.last);
         changes
     }
 }
 
 /// What a caller is told when the database cannot be written.
-pub(super) fn not_written() -> Problem {
-    Problem::new(Code::Unavailable, "the server cannot write to its disk now; nothing was changed")
-        .hint("check free space in the server's data directory, then try again")
+pub(super) fn not_written(error: &muster_store::Error, home: &Path) -> Problem {
+    if error.is_disk_full() {
+        return crate::disk::full("the server cannot write", home);
+    }
+    Problem::new(Code::Unavailable, "the server cannot write to its database now; nothing was changed")
+        .hint("the server's log says why; then try again")
 }

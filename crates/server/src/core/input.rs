@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{NodeView, Why};
 use muster_link::message::{Hello, ToAgent, ToServer};
-use muster_model::bundle::Manifest;
+use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::spec::JobSpec;
-use muster_model::{BundleId, JobId, NodeId, TaskId};
+use muster_model::{BundleId, JobId, NodeId, TaskId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 /// Inputs that may wait while a commit is on its way to disk. Beyond it, callers wait: that is the back-pressure.
@@ -27,6 +27,7 @@ pub(crate) struct Submission {
     pub spec: JobSpec,
     pub owner: String,
     pub bundle: Option<BundleId>,
+    pub source: Option<Source>,
     pub environment: Option<BTreeMap<String, String>>,
     /// The key of the request, and the digest of its content.
     pub idempotency: Option<(String, String)>,
@@ -40,7 +41,7 @@ pub(crate) enum Input {
     Preview(Box<JobSpec>, Reply<Why>),
     Job(JobId, Event, Reply<()>),
     Remove(JobId, Reply<()>),
-    PutBundle(BundleId, Manifest, Reply<()>),
+    PutBundle(BundleId, String, Reply<()>),
     Why(JobId, Reply<Option<Why>>),
     Nodes(Reply<Vec<NodeView>>),
     Unfinished(Reply<u64>),
@@ -62,6 +63,20 @@ pub(crate) enum Input {
     LogClosed(TaskId),
     /// End agents that have nothing to do, then say so.
     Dismiss(Reply<()>),
+    /// Remove bundles that no job has; says how many went.
+    RemoveBundles {
+        unused_since: Timestamp,
+        limit: u32,
+        reply: Reply<u64>,
+    },
+    /// A job's logs go, so many bytes, to make room; the files themselves are the caller's to remove, afterwards.
+    RemoveLogs(JobId, u64, Reply<()>),
+    /// What a job's tasks left behind goes.
+    RemoveOutputs(JobId, u64, Reply<()>),
+    /// How large the logs of jobs are that are over.
+    LogBytes(Vec<(JobId, u64)>, Reply<()>),
+    /// Have every connected node remove what it need not keep; says which were asked. What each freed is told later.
+    Collect(mpsc::Sender<(NodeId, u64)>, Reply<Vec<NodeId>>),
 }
 
 /// How everything else talks to the core.

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use muster_link::message::{Bundle, ToAgent};
+use muster_link::message::ToAgent;
 use muster_model::job::Job;
 use muster_model::node::Capacity;
 use muster_model::spec::{JobSpec, Target};
-use muster_model::{NodeId, TaskId, Timestamp};
+use muster_model::{BundleId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Free, Need, Waiting};
 use tokio::sync::mpsc;
 
@@ -23,13 +23,13 @@ pub(super) struct Live {
     pub job: Job,
     pub name: String,
     pub spec: Arc<JobSpec>,
-    pub bundle: Option<Arc<Bundle>>,
+    pub bundle: Option<BundleId>,
     pub waiting: Arc<Waiting>,
     pub order: Order,
 }
 
 impl Live {
-    pub fn new(job: Job, name: String, spec: Arc<JobSpec>, bundle: Option<Arc<Bundle>>, seq: u64) -> Self {
+    pub fn new(job: Job, name: String, spec: Arc<JobSpec>, bundle: Option<BundleId>, seq: u64) -> Self {
         let waiting = Waiting { job: job.id.clone(), nodes: spec.nodes, need: Need::from(&spec.resources) };
         Self { job, name, order: (Reverse(spec.priority), seq), spec, bundle, waiting: Arc::new(waiting) }
     }
@@ -41,6 +41,16 @@ impl Live {
     pub fn target(&self) -> &Target {
         &self.spec.on
     }
+}
+
+/// A task that is over and not yet forgotten by its node.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub node: NodeId,
+    /// The length of its log, where the node lived to tell.
+    pub log_bytes: Option<u64>,
+    /// What became of its files is not known yet.
+    pub owes_outputs: bool,
 }
 
 /// A connected agent.

@@ -1,12 +1,10 @@
 //! Waking up: what the database holds becomes memory again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
-use muster_link::message::Bundle;
+use muster_model::NodeId;
 use muster_model::node::Capacity;
 use muster_model::spec::Target;
-use muster_model::{BundleId, NodeId};
 
 use super::live::{Live, Node};
 use super::{Core, Parts};
@@ -22,6 +20,7 @@ impl Core {
             queues: BTreeMap::new(),
             nodes: BTreeMap::new(),
             ended: HashMap::new(),
+            collecting: None,
             timers: BTreeSet::new(),
             next_seq,
             dirty: true,
@@ -52,21 +51,8 @@ impl Core {
     }
 
     fn load_jobs(&mut self) -> Result<(), muster_store::Error> {
-        let mut bundles: HashMap<BundleId, Arc<Bundle>> = HashMap::new();
         for row in self.parts.readers.load_unfinished()? {
-            let bundle = match row.bundle {
-                Some(id) if !bundles.contains_key(&id) => {
-                    let stored = self.parts.readers.bundle(&id)?;
-                    stored.map(|stored| {
-                        let bundle = Arc::new(Bundle { id: id.clone(), manifest: stored.manifest });
-                        bundles.insert(id, bundle.clone());
-                        bundle
-                    })
-                }
-                Some(id) => bundles.get(&id).cloned(),
-                None => None,
-            };
-            let live = Live::new(row.job, row.name, row.spec, bundle, row.seq);
+            let live = Live::new(row.job, row.name, row.spec, row.bundle, row.seq);
             self.jobs.insert(live.job.id.clone(), live);
         }
         Ok(())

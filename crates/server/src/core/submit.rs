@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use muster_api::problem::{Code, Problem};
 use muster_api::view::Why;
-use muster_link::message::{Bundle, ToAgent};
-use muster_model::bundle::Manifest;
+use muster_link::message::ToAgent;
 use muster_model::job::{Job, Policy, State};
 use muster_model::spec::{FieldError, JobSpec};
 use muster_model::{BundleId, JobId, Timestamp};
@@ -34,11 +33,12 @@ impl Core {
             Ok(None) => {}
             Err(problem) => return drop(reply.send(Err(problem))),
         }
-        let bundle = match self.check(&submission.spec).and_then(|()| self.find_bundle(&submission, batch)) {
-            Ok(bundle) => bundle,
-            Err(problem) => return drop(reply.send(Err(problem))),
-        };
-        let id = self.accept(submission, bundle, batch, now);
+        if let Err(problem) =
+            self.check(&submission.spec).and_then(|()| self.check_bundle(&submission, batch))
+        {
+            return drop(reply.send(Err(problem)));
+        }
+        let id = self.accept(submission, batch, now);
         batch.answers.push(Answer::Job(reply, id));
     }
 
@@ -88,30 +88,22 @@ impl Core {
         if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
     }
 
-    fn find_bundle(&self, submission: &Submission, batch: &Batch) -> Result<Option<Arc<Bundle>>, Problem> {
-        let Some(id) = &submission.bundle else { return Ok(None) };
-        let stored = match batch.bundles.get(id) {
-            Some(manifest) => Some(manifest.clone()),
-            None => {
-                let row = self.parts.readers.bundle(id).map_err(|error| super::query::internal(&error))?;
-                row.map(|row| row.manifest)
-            }
+    fn check_bundle(&self, submission: &Submission, batch: &Batch) -> Result<(), Problem> {
+        let Some(id) = submission.bundle.as_ref().filter(|id| !batch.bundles.contains(*id)) else {
+            return Ok(());
         };
-        match stored {
-            Some(manifest) => Ok(Some(Arc::new(Bundle { id: id.clone(), manifest }))),
-            None => Err(Problem::new(Code::BundleIncomplete, format!("{id} is not here, or not whole"))
-                .hint("send it first: POST /api/v1/bundles, then PUT each missing chunk")),
+        let stored = self.parts.readers.bundle_used_at(id).map_err(|error| super::query::internal(&error))?;
+        // Bundles are removed by this thread alone, and last in a batch, so one that is there stays until the job that
+        // names it is, too.
+        if stored.is_some() {
+            return Ok(());
         }
+        Err(Problem::new(Code::BundleIncomplete, format!("{id} is not here, or not whole"))
+            .hint("send it first: POST /api/v1/bundles, then the missing chunks with POST /api/v1/chunks"))
     }
 
-    fn accept(
-        &mut self,
-        submission: Submission,
-        bundle: Option<Arc<Bundle>>,
-        batch: &mut Batch,
-        now: Timestamp,
-    ) -> JobId {
-        let Submission { spec, owner, environment, idempotency, .. } = submission;
+    fn accept(&mut self, submission: Submission, batch: &mut Batch, now: Timestamp) -> JobId {
+        let Submission { spec, owner, bundle, source, environment, idempotency } = submission;
         let id = JobId::from_random(crate::random::bits());
         let policy = Policy { nodes: spec.nodes, on_failure: spec.on_failure, retries: spec.retries.clone() };
         let job = Job::new(id.clone(), policy);
@@ -127,7 +119,8 @@ impl Core {
             spec: spec.clone(),
             parent: None,
             index: None,
-            bundle: bundle.as_ref().map(|bundle| bundle.id.clone()),
+            bundle: bundle.clone(),
+            source,
             environment,
             idempotency,
             submitted_at: now,
@@ -143,12 +136,12 @@ impl Core {
     pub(super) fn on_put_bundle(
         &mut self,
         id: BundleId,
-        manifest: Manifest,
+        manifest: String,
         reply: Reply<()>,
         batch: &mut Batch,
         now: Timestamp,
     ) {
-        batch.bundles.insert(id.clone(), manifest.clone());
+        batch.bundles.insert(id.clone());
         batch.first.push(Change::Bundle { id, manifest, at: now });
         batch.answers.push(Answer::Done(reply));
     }

@@ -32,6 +32,8 @@ fn load(dir: &std::path::Path) -> Core {
         away: mpsc::unbounded_channel().0,
         exe: "/nonexistent".into(),
         build: "build".into(),
+        home: dir.into(),
+        keep: Default::default(),
     };
     Core::load(parts, vec![(node(), Target::Local)]).unwrap()
 }
@@ -84,12 +86,13 @@ impl Fixture {
         &mut self,
         spec: serde_json::Value,
         key: Option<(&str, &str)>,
-    ) -> Result<JobId, muster_api::Problem> {
+    ) -> Result<JobId, Problem> {
         let (reply, mut answer) = oneshot::channel();
         let submission = Submission {
             spec: JobSpec::from_value(spec).unwrap(),
             owner: "me".into(),
             bundle: None,
+            source: None,
             environment: None,
             idempotency: key.map(|(key, digest)| (key.into(), digest.into())),
         };

@@ -1,21 +1,30 @@
 //! Code: ask what is missing, send it, and the bundle is there.
 
+use std::io;
 use std::sync::Arc;
 
-use axum::body::{Body, to_bytes};
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use futures::TryStreamExt;
 use muster_api::problem::{Code, Problem};
-use muster_api::view::{BundleStatus, PutBundle};
-use muster_model::ChunkId;
-use muster_model::bundle::Manifest;
+use muster_api::view::{BundleStatus, ChunkList, PutBundle};
+use muster_bundle::{chunk, cut};
+use muster_model::bundle::{Chunk, Manifest};
 use muster_model::spec::FieldError;
+use tokio::io::AsyncReadExt;
+use tokio_util::io::StreamReader;
 
 use super::failure::{Failure, Json};
-use super::job::read;
-use crate::chunk_store::{MAX_CHUNK, MAX_CHUNKS, PutError, bundle_id};
-use crate::core::{Input, internal};
+use crate::chunk_store::MAX_CHUNKS;
+use crate::chunk_store::pack;
 use crate::state::Shared;
+use crate::{bundle, disk};
+
+/// The most ids one question may have.
+const MAX_IDS: usize = 4096;
+/// The most bytes of chunks in one request.
+pub(super) const MAX_PACK: u64 = 32 << 20;
 
 /// Name a bundle. Once nothing is missing it can be used; until then, send what is, and ask again.
 #[utoipa::path(post, path = "/api/v1/bundles", tag = "bundles", request_body = PutBundle,
@@ -24,55 +33,83 @@ pub(super) async fn put(
     State(shared): State<Arc<Shared>>,
     Json(request): Json<PutBundle>,
 ) -> Result<Json<BundleStatus>, Failure> {
-    let manifest = Manifest { chunks: request.chunks };
-    let too_long = manifest.chunks.iter().position(|chunk| chunk.bytes > MAX_CHUNK as u64);
-    if let Some(i) = too_long {
-        let message = format!("must be at most {MAX_CHUNK}");
-        return Err(Problem::fields(vec![FieldError::new(format!("chunks[{i}].bytes"), message)]).into());
-    }
-    if manifest.chunks.len() > MAX_CHUNKS {
-        return Err(Problem::fields(vec![FieldError::new(
-            "chunks",
-            format!("must be at most {MAX_CHUNKS}"),
-        )])
-        .into());
-    }
-    let id = bundle_id(&manifest);
-    let (store, asked, name) = (shared.clone(), manifest.clone(), id.clone());
-    let (missing, known) = read(&shared, move |readers| {
-        let known = readers.bundle(&name).map_err(|error| internal(&error))?.is_some();
-        Ok((store.chunks.missing(&asked), known))
-    })
-    .await?;
-    if missing.is_empty() && !known {
-        shared.core.ask(|reply| Input::PutBundle(id.clone(), manifest, reply)).await?;
-    }
+    let manifest = Manifest { listing: request.listing, content: request.content };
+    check(&manifest)?;
+    let id = chunk::bundle_id(&manifest);
+    let missing = bundle::put(&shared, id.clone(), manifest).await?;
     Ok(Json(BundleStatus { id, missing }))
 }
 
-/// Send a chunk.
-#[utoipa::path(put, path = "/api/v1/chunks/{chunk}", tag = "bundles", params(("chunk" = String, Path)),
+fn check(manifest: &Manifest) -> Result<(), Problem> {
+    let mut errors = Vec::new();
+    for (list, chunks) in [("listing", &manifest.listing), ("content", &manifest.content)] {
+        let too_long = |chunk: &Chunk| chunk.bytes > cut::MAX as u64;
+        if let Some(i) = chunks.iter().position(too_long) {
+            let message = format!("must be at most {}", cut::MAX);
+            errors.push(FieldError::new(format!("{list}[{i}].bytes"), message));
+        }
+    }
+    if manifest.chunks().count() > MAX_CHUNKS {
+        errors.push(FieldError::new("content", format!("a bundle has at most {MAX_CHUNKS} chunks")));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
+}
+
+/// Of some chunks, those that the server lacks.
+#[utoipa::path(post, path = "/api/v1/chunks/missing", tag = "bundles", request_body = ChunkList,
+    responses((status = 200, body = ChunkList), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn missing(
+    State(shared): State<Arc<Shared>>,
+    Json(ChunkList { chunks }): Json<ChunkList>,
+) -> Result<Json<ChunkList>, Failure> {
+    if chunks.len() > MAX_IDS {
+        let message = format!("has {} entries; ask for at most {MAX_IDS} at a time", chunks.len());
+        return Err(Problem::fields(vec![FieldError::new("chunks", message)]).into());
+    }
+    let store = shared.clone();
+    let missing = bundle::with_chunks(&shared, move || store.chunks.missing(chunks.iter())).await?;
+    Ok(Json(ChunkList { chunks: missing }))
+}
+
+/// Send chunks: a pack of records, each the length of the stored form (4 bytes, little endian), the digest (32 bytes), and
+/// the stored form. Records before one that is refused are kept.
+#[utoipa::path(post, path = "/api/v1/chunks", tag = "bundles",
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-pub(super) async fn put_chunk(
+pub(super) async fn put_chunks(
     State(shared): State<Arc<Shared>>,
-    Path(chunk): Path<String>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Failure> {
-    let id: ChunkId =
-        chunk.parse().map_err(|error| Problem::new(Code::InvalidRequest, format!("{error}")))?;
-    let bytes = to_bytes(body, MAX_CHUNK)
-        .await
-        .map_err(|_| Problem::new(Code::TooLarge, format!("a chunk may have at most {MAX_CHUNK} bytes")))?;
-    let stored = tokio::task::spawn_blocking(move || shared.chunks.put(&id, &bytes)).await;
-    match stored.unwrap_or_else(|error| Err(PutError::Io(std::io::Error::other(error)))) {
-        Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(error @ PutError::Mismatch) => Err(Problem::new(Code::ChunkMismatch, error.to_string()).into()),
-        Err(PutError::Io(error)) => {
-            tracing::error!(%error, "a chunk cannot be written");
-            let problem =
-                Problem::new(Code::Unavailable, format!("the server cannot keep the chunk: {error}"));
-            Err(problem.hint("check free space in the server's data directory").into())
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: u64| length > MAX_PACK) {
+        return Err(too_large().into());
+    }
+    let reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
+    // One byte more than allowed shows that there is more.
+    let mut reader = reader.take(MAX_PACK + 1);
+    bundle::take_pack(&shared, &mut reader).await.map_err(|error| refusal(&shared, error, reader.limit()))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn too_large() -> Problem {
+    Problem::new(Code::TooLarge, format!("a pack may have at most {MAX_PACK} bytes"))
+        .hint("send the chunks in several requests")
+}
+
+fn refusal(shared: &Shared, error: bundle::Error, left: u64) -> Problem {
+    match error {
+        // Cut off by the limit, not by the client.
+        bundle::Error::Pack(_) if left == 0 => too_large(),
+        bundle::Error::Pack(error) => Problem::new(Code::InvalidRequest, error.to_string()),
+        bundle::Error::Store(pack::Error::Chunk(error @ chunk::Error::Mismatch)) => {
+            Problem::new(Code::ChunkMismatch, error.to_string())
+        }
+        bundle::Error::Store(pack::Error::Chunk(error)) => {
+            Problem::new(Code::InvalidRequest, error.to_string())
+        }
+        bundle::Error::Store(pack::Error::Io(error)) => {
+            disk::problem("the chunks cannot be kept", shared.chunks.root(), &error)
         }
     }
 }

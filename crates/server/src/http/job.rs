@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{
     CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, StopJob, Why,
 };
+use muster_bundle::chunk;
 use muster_model::JobId;
+use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::spec::{FieldError, JobSpec};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
@@ -18,7 +20,7 @@ use muster_store::{JobFilter, JobRow, Readers, Resolution};
 use super::failure::{self, Failure, Json, Params};
 use crate::core::{Input, Submission, internal};
 use crate::state::Shared;
-use crate::view;
+use crate::{bundle, view};
 
 /// Jobs on a page when the caller does not say.
 const DEFAULT_PAGE: u32 = 100;
@@ -45,10 +47,12 @@ pub(super) async fn create(
         let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
         return Ok(Json(Preview { spec, name, why }).into_response());
     }
+    check_source(&shared, request.source.as_ref()).await?;
     let submission = Submission {
         spec,
         owner: shared.owner.clone(),
         bundle: request.bundle,
+        source: request.source,
         environment: request.environment,
         idempotency: key.zip(digest),
     };
@@ -77,11 +81,6 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
     let unsupported = [
         ("framework", spec.framework.is_some(), "launch contracts are not available on this server"),
         ("endpoints", !spec.endpoints.is_empty(), "endpoints are not available on this server"),
-        (
-            "outputs",
-            !spec.outputs.is_empty(),
-            "collecting outputs is not available on this server; write to $MUSTER_OUTPUT_DIR",
-        ),
     ];
     errors.extend(
         unsupported
@@ -90,6 +89,24 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
             .map(|(field, _, why)| FieldError::new(*field, *why)),
     );
     if errors.is_empty() { Ok(spec) } else { Err(Problem::fields(errors)) }
+}
+
+/// The difference to the commit must have been sent, as the code was; then it stays for as long as the job does.
+async fn check_source(shared: &Arc<Shared>, source: Option<&Source>) -> Result<(), Problem> {
+    let Some(diff) = source.and_then(|source| source.diff.clone()) else { return Ok(()) };
+    let store = shared.clone();
+    let missing = bundle::with_chunks(shared, move || {
+        let missing = store.chunks.missing(std::iter::once(&diff))?;
+        store.chunks.settle()?;
+        Ok(missing)
+    });
+    match missing.await?.first() {
+        Some(diff) => {
+            let message = format!("{diff} is not here; send it first with POST /api/v1/chunks");
+            Err(Problem::fields(vec![FieldError::new("source.diff", message)]))
+        }
+        None => Ok(()),
+    }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
@@ -212,6 +229,36 @@ pub(super) async fn why(
     }
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::why_over(&row)))
+}
+
+/// What the code of a job differed in from its commit, as `git diff` prints it.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/diff", tag = "jobs", params(("job" = String, Path)),
+    responses((status = 200, body = String, content_type = "text/plain"),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn diff(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+) -> Result<Response, Failure> {
+    let row = read(&shared, move |readers| row(readers, &resolve(readers, &job)?)).await?;
+    let none = || {
+        Problem::new(Code::NotFound, format!("{} has no difference to a commit", row.job.id))
+            .hint("one is kept when the code is in a git repository with uncommitted changes")
+    };
+    let id = row.source.as_ref().and_then(|source| source.diff.clone()).ok_or_else(none)?;
+    let (store, wanted) = (shared.clone(), id.clone());
+    let stored = bundle::with_chunks(&shared, move || store.chunks.read(&wanted)).await?;
+    let text = stored.and_then(|stored| chunk::decode(&id, &stored).ok());
+    let damaged =
+        || Problem::new(Code::NotFound, "the difference was damaged on the server's disk and is gone");
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok((kind, text.ok_or_else(damaged)?).into_response())
+}
+
+/// That a job's logs are there to be read, or when they went.
+pub(super) fn has_logs(row: &JobRow) -> Result<(), Problem> {
+    let Some(at) = row.logs_removed_at else { return Ok(()) };
+    Err(Problem::new(Code::NotFound, format!("the log of {} was removed to make room at {at}", row.job.id))
+        .hint("`[keep] logs` and `logs_age` in config.toml say how much is kept, and for how long"))
 }
 
 /// Reads the database off the threads that serve connections.

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::failure::{Failure, Params};
-use super::job::{read, resolve, row};
+use super::job::{has_logs, read, resolve, row};
 use super::sse;
 use crate::core::internal;
 use crate::log_store::{Log, blocking};
@@ -51,6 +51,7 @@ pub(super) async fn follow(
         row(readers, &id)
     })
     .await?;
+    has_logs(&row)?;
     let cursor = query.cursor.as_deref().map(parse_cursor).transpose()?;
     if let Some(rank) = query.task.filter(|rank| *rank >= row.spec.nodes) {
         let message = format!("there is no task {rank}; the job's tasks are 0 to {}", row.spec.nodes - 1);

@@ -21,9 +21,13 @@ pub struct BundleRow {
 /// An empty manifest is one of an older format, whose chunks are gone.
 const BUNDLE: &str = "SELECT manifest, created_at, used_at FROM bundle WHERE id = ?1 AND manifest <> ''";
 const USED_AT: &str = "SELECT used_at FROM bundle WHERE id = ?1 AND manifest <> ''";
-const MANIFESTS: &str = "SELECT manifest FROM bundle WHERE manifest <> ''";
-const DIFFS: &str =
-    "SELECT json_extract(source, '$.diff') FROM job WHERE source IS NOT NULL AND json_extract(source, '$.diff') IS NOT NULL";
+const MANIFESTS: &str = "
+    SELECT manifest FROM bundle
+    WHERE manifest <> ''
+        AND (?1 IS NULL OR used_at >= ?1
+            OR EXISTS (SELECT 1 FROM job WHERE job.bundle = bundle.id)
+            OR EXISTS (SELECT 1 FROM task WHERE json_extract(outputs, '$.bundle') = bundle.id AND outputs IS NOT NULL))";
+const DIFFS: &str = "SELECT json_extract(source, '$.diff') FROM job WHERE source IS NOT NULL AND json_extract(source, '$.diff') IS NOT NULL";
 const UNUSED: &str = "
     SELECT count(*) FROM bundle
     WHERE used_at < ?1
@@ -51,36 +55,37 @@ impl Readers {
         one(&reader, USED_AT, id.as_str(), |row| Columns::new(row).time()).map_err(doing("look for a bundle"))
     }
 
-    /// Shows every manifest, one at a time, all of one moment; then every chunk that a job names besides.
+    /// Shows every manifest, one at a time, all of one moment; then every chunk that a job names besides. Bundles that
+    /// nobody asked for since `unused_since` and no job has are left out.
     pub fn each_manifest(
         &self,
+        unused_since: Option<Timestamp>,
         manifest: impl FnMut(&str),
         chunk: impl FnMut(&str),
     ) -> error::Result<()> {
         let reader = self.reader()?;
-        each_manifest(&reader, manifest, chunk).map_err(doing("read the bundles"))
+        each_manifest(&reader, unused_since, manifest, chunk).map_err(doing("read the bundles"))
     }
 
     /// How many bundles nobody asked for since a moment and no job has.
     pub fn unused_bundles(&self, unused_since: Timestamp) -> error::Result<u64> {
         let reader = self.reader()?;
-        let counted = reader
-            .prepare_cached(UNUSED)
-            .and_then(|mut statement| {
-                statement.query_row([crate::row::time(unused_since)], |row| Columns::new(row).count())
-            });
+        let counted = reader.prepare_cached(UNUSED).and_then(|mut statement| {
+            statement.query_row([crate::row::time(unused_since)], |row| Columns::new(row).count())
+        });
         counted.map_err(doing("count unused bundles"))
     }
 }
 
 fn each_manifest(
     connection: &Connection,
+    unused_since: Option<Timestamp>,
     mut manifest: impl FnMut(&str),
     mut chunk: impl FnMut(&str),
 ) -> Result<()> {
     let transaction = connection.unchecked_transaction()?;
     let mut statement = transaction.prepare_cached(MANIFESTS)?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([unused_since.map(crate::row::time)])?;
     while let Some(row) = rows.next()? {
         manifest(row.get_ref(0)?.as_str()?);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_model::task::Outputs;
-use muster_model::{JobId, TaskId, Timestamp};
+use muster_model::{JobId, NodeId, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Result, Row};
 
 use super::Readers;
@@ -22,18 +22,23 @@ pub struct KeptRow {
 }
 
 /// What is to be known of a task that a node still remembers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debt {
-    /// It is to leave files behind, and what became of them is not stored yet.
+    /// The node it was given to.
+    pub node: NodeId,
+    /// It ran, was to leave files behind, and what became of them is not stored yet.
     pub outputs: bool,
     /// Its log is wanted.
     pub log: bool,
 }
 
+const HAS_LOG: &str = "SELECT 1 FROM job WHERE id = ?1 AND logs_removed_at IS NULL";
 const OUTPUTS: &str =
     "SELECT rank, outputs FROM task WHERE job = ?1 AND attempt = ?2 AND outputs IS NOT NULL";
 const DEBT: &str = "
-    SELECT task.outputs IS NULL AND json_extract(spec.body, '$.outputs') IS NOT NULL, job.logs_removed_at IS NULL
+    SELECT task.node,
+        task.outputs IS NULL AND task.started_at IS NOT NULL AND json_extract(spec.body, '$.outputs') IS NOT NULL,
+        job.logs_removed_at IS NULL
     FROM task CROSS JOIN job ON job.id = task.job CROSS JOIN spec ON spec.id = job.spec
     WHERE task.job = ?1 AND task.attempt = ?2 AND task.rank = ?3";
 /// What the nodes said the logs would come to, beside each job.
@@ -63,10 +68,17 @@ impl Readers {
         outputs(&reader, job, attempt).map_err(doing("read what tasks left behind"))
     }
 
-    /// What a node that remembers a task still owes; nothing, if the task is not known here.
-    pub fn debt(&self, task: &TaskId) -> error::Result<Debt> {
+    /// What a node that remembers a task still owes, if the task is known here.
+    pub fn debt(&self, task: &TaskId) -> error::Result<Option<Debt>> {
         let reader = self.reader()?;
         debt(&reader, task).map_err(doing("look up a task"))
+    }
+
+    /// Whether a job is known and its logs were not removed.
+    pub fn has_log(&self, job: &JobId) -> error::Result<bool> {
+        let reader = self.reader()?;
+        let found = super::one(&reader, HAS_LOG, job.as_str(), |_| Ok(()));
+        Ok(found.map_err(doing("look up a job"))?.is_some())
     }
 
     /// Jobs that ended after a moment and whose logs were not measured yet, with what their nodes said they come to.
@@ -116,13 +128,13 @@ fn outputs(connection: &Connection, job: &JobId, attempt: u32) -> Result<BTreeMa
     connection.prepare_cached(OUTPUTS)?.query_map((job.as_str(), attempt), read)?.collect()
 }
 
-fn debt(connection: &Connection, task: &TaskId) -> Result<Debt> {
+fn debt(connection: &Connection, task: &TaskId) -> Result<Option<Debt>> {
     let read = |row: &Row| {
         let columns = &mut Columns::new(row);
-        Ok(Debt { outputs: columns.plain()?, log: columns.plain()? })
+        Ok(Debt { node: columns.parsed()?, outputs: columns.plain()?, log: columns.plain()? })
     };
     let key = (task.attempt.job.as_str(), task.attempt.number, task.rank);
-    Ok(connection.prepare_cached(DEBT)?.query_row(key, read).optional()?.unwrap_or_default())
+    connection.prepare_cached(DEBT)?.query_row(key, read).optional()
 }
 
 fn kept(connection: &Connection, sql: &str, after: Timestamp, limit: u32) -> Result<Vec<KeptRow>> {

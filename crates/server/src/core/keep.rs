@@ -1,0 +1,99 @@
+//! What is kept for a while and then goes: outputs, logs, and what nodes have.
+
+use muster_link::message::ToAgent;
+use muster_model::task::Outputs;
+use muster_model::{JobId, NodeId, TaskId, Timestamp};
+use muster_store::Change;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Core;
+use super::batch::{Answer, Batch};
+use super::input::Reply;
+
+impl Core {
+    /// A node says what became of a task's files. It repeats that until it may forget the task.
+    pub(super) fn on_outputs(
+        &mut self,
+        node: &NodeId,
+        task: TaskId,
+        outputs: Outputs,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let debt = match self.parts.readers.debt(&task) {
+            Ok(debt) => debt.filter(|debt| debt.node == *node),
+            Err(error) => return tracing::error!(%task, %error, "the task cannot be looked up"),
+        };
+        if debt.is_some_and(|debt| debt.outputs) {
+            let outputs = self.checked_outputs(outputs, batch);
+            let body = json!({ "rank": task.rank, "outputs": outputs });
+            batch.event(&task.attempt.job, task.attempt.number, now, "outputs", body);
+            batch.first.push(Change::Outputs { task: task.clone(), outputs });
+        }
+        batch.outputs.push(task);
+    }
+
+    /// A bundle that was sent long before it was spoken of may have gone meanwhile.
+    fn checked_outputs(&self, outputs: Outputs, batch: &Batch) -> Outputs {
+        match outputs {
+            Outputs::Collected { bundle, .. }
+                if !batch.bundles.contains(&bundle)
+                    && !matches!(self.parts.readers.bundle_used_at(&bundle), Ok(Some(_))) =>
+            {
+                let message = format!("the server does not have {bundle}, which holds them, any more");
+                Outputs::Failed { message }
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn on_remove_logs(
+        &mut self,
+        job: JobId,
+        bytes: u64,
+        reply: Reply<()>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        batch.event(&job, 0, now, "logs_removed", json!({ "bytes": bytes }));
+        batch.first.push(Change::RemoveLogs { job, at: now });
+        batch.answers.push(Answer::Done(reply));
+    }
+
+    pub(super) fn on_remove_outputs(
+        &mut self,
+        job: JobId,
+        bytes: u64,
+        reply: Reply<()>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        batch.event(&job, 0, now, "outputs_removed", json!({ "bytes": bytes }));
+        batch.first.push(Change::RemoveOutputs { job, at: now });
+        batch.answers.push(Answer::Done(reply));
+    }
+
+    pub(super) fn on_log_bytes(&mut self, sizes: Vec<(JobId, u64)>, reply: Reply<()>, batch: &mut Batch) {
+        batch.first.extend(sizes.into_iter().map(|(job, bytes)| Change::LogBytes { job, bytes }));
+        batch.answers.push(Answer::Done(reply));
+    }
+
+    /// Asks every node that is there. One that is away does it by itself.
+    pub(super) fn on_collect(&mut self, collected: mpsc::Sender<(NodeId, u64)>, reply: Reply<Vec<NodeId>>) {
+        let mut asked = Vec::new();
+        for (id, node) in self.nodes.iter_mut().filter(|(_, node)| node.connection.is_some()) {
+            node.send(ToAgent::Collect);
+            asked.push(id.clone());
+        }
+        self.collecting = Some(collected);
+        drop(reply.send(Ok(asked)));
+    }
+
+    pub(super) fn on_collected(&mut self, node: &NodeId, bytes: u64) {
+        if let Some(collecting) = &self.collecting {
+            // Whoever asked may have stopped waiting.
+            let _ = collecting.try_send((node.clone(), bytes));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What one bulk stream carries: a log, a bundle's manifest, chunks, or a bundle from a node.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_bundle::chunk;
+use muster_link::control::{self, Received};
+use muster_link::message::{Kept, Lacks, MAX_CHUNKS, StreamHeader};
+use muster_link::session::Stream;
+use muster_model::bundle::Manifest;
+use muster_model::{BundleId, ChunkId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::timeout;
+
+use super::SILENCE;
+use crate::bundle;
+use crate::chunk_store;
+use crate::core::Input;
+use crate::log_store::blocking;
+use crate::state::Shared;
+
+/// Chunks read from disk at once: few enough to be held, enough not to wait for the disk each time.
+const READ_AHEAD: usize = 4;
+/// The longest manifest a node may send: a line for each chunk.
+const MAX_MANIFEST: u64 = (chunk_store::MAX_CHUNKS * 96) as u64;
+/// A node that sends what a task left behind may be slow, but not silent.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Serves a stream that an agent opened, to its end.
+pub(super) async fn serve(shared: Arc<Shared>, stream: Stream) -> io::Result<()> {
+    let mut stream = BufReader::with_capacity(64 * 1024, stream);
+    match timeout(SILENCE, control::receive(&mut stream)).await?? {
+        Some(Received::Message(header)) => answer(shared, header, stream).await,
+        Some(Received::Unknown { .. }) | None => Ok(()),
+    }
+}
+
+async fn answer(shared: Arc<Shared>, header: StreamHeader, mut stream: BufReader<Stream>) -> io::Result<()> {
+    match header {
+        StreamHeader::Log { task } => {
+            let result = shared.logs.ingest(&task, stream).await;
+            if result.is_ok() {
+                shared.core.tell(Input::LogClosed(task)).await.map_err(io::Error::other)?;
+            }
+            result
+        }
+        StreamHeader::Manifest { bundle } => send_manifest(&shared, bundle, &mut stream).await,
+        StreamHeader::Chunks { chunks } if chunks.len() <= MAX_CHUNKS => {
+            send_chunks(&shared, &chunks, &mut stream).await
+        }
+        StreamHeader::Damaged { chunks } if chunks.len() <= MAX_CHUNKS => {
+            blocking(move || chunks.iter().try_for_each(|chunk| shared.chunks.inspect(chunk))).await
+        }
+        StreamHeader::Chunks { .. } | StreamHeader::Damaged { .. } => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "more chunks than a stream may ask for"))
+        }
+        StreamHeader::PutBundle => take_bundle(&shared, &mut stream).await,
+        // Servers ask for files; nodes do not.
+        StreamHeader::Files { .. } => Ok(()),
+    }
+}
+
+async fn send_manifest(shared: &Shared, id: BundleId, stream: &mut BufReader<Stream>) -> io::Result<()> {
+    let readers = shared.readers.clone();
+    let row = blocking(move || readers.bundle(&id).map_err(io::Error::other)).await?;
+    let text = row.map(|row| row.manifest).unwrap_or_default();
+    stream.write_all(&(text.len() as u64).to_le_bytes()).await?;
+    stream.write_all(text.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Sends stored forms as they are.
+async fn send_chunks(
+    shared: &Arc<Shared>,
+    chunks: &[ChunkId],
+    stream: &mut BufReader<Stream>,
+) -> io::Result<()> {
+    for some in chunks.chunks(READ_AHEAD) {
+        let (store, some) = (shared.clone(), some.to_vec());
+        let read = blocking(move || {
+            some.iter().map(|chunk| store.chunks.read(chunk)).collect::<io::Result<Vec<_>>>()
+        });
+        for stored in read.await? {
+            let stored = stored.unwrap_or_default();
+            stream.write_all(&(stored.len() as u32).to_le_bytes()).await?;
+            stream.write_all(&stored).await?;
+        }
+    }
+    stream.shutdown().await
+}
+
+/// Takes what a task left behind; the last word says whether it is here.
+async fn take_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) -> io::Result<()> {
+    let kept = match receive_bundle(shared, stream).await {
+        Ok(bundle) => Kept { bundle: Some(bundle), error: None },
+        Err(error) => Kept { bundle: None, error: Some(error) },
+    };
+    control::send(stream, &kept).await?;
+    stream.flush().await?;
+    stream.shutdown().await
+}
+
+async fn receive_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) -> Result<BundleId, String> {
+    let broken = |error: io::Error| format!("the bundle cannot be received: {error}");
+    let manifest = receive_manifest(stream).await.map_err(broken)?;
+    let id = chunk::bundle_id(&manifest);
+    let chunks = bundle::put(shared, id.clone(), manifest.clone()).await.map_err(|problem| problem.detail)?;
+    let is_complete = chunks.is_empty();
+    control::send(stream, &Lacks { chunks }).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    bundle::take_pack(shared, stream).await.map_err(|error| {
+        let full = matches!(&error, bundle::Error::Store(chunk_store::pack::Error::Io(error)) if crate::disk::is_full(error));
+        if full {
+            return crate::disk::full("the chunks cannot be kept", shared.chunks.root()).detail;
+        }
+        error.to_string()
+    })?;
+    if is_complete {
+        return Ok(id);
+    }
+    let missing = bundle::put(shared, id.clone(), manifest).await.map_err(|problem| problem.detail)?;
+    match missing.len() {
+        0 => Ok(id),
+        count => Err(format!("{count} of its chunks did not come")),
+    }
+}
+
+async fn receive_manifest(stream: &mut BufReader<Stream>) -> io::Result<Manifest> {
+    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
+    let length = timeout(PATIENCE, stream.read_u64_le()).await??;
+    if length > MAX_MANIFEST {
+        return Err(invalid(format!("a manifest of {length} bytes; at most {MAX_MANIFEST} are allowed")));
+    }
+    let mut text = String::new();
+    timeout(PATIENCE, stream.take(length).read_to_string(&mut text)).await??;
+    let manifest: Manifest = text.parse().map_err(|error| invalid(format!("{error}")))?;
+    if manifest.chunks().count() > chunk_store::MAX_CHUNKS {
+        return Err(invalid(format!("a bundle has at most {} chunks", chunk_store::MAX_CHUNKS)));
+    }
+    Ok(manifest)
+}
