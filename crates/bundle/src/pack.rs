@@ -284,11 +284,12 @@ impl<S: Source> Packer<S> {
     fn open_piece(&mut self, index: usize) -> Result<(), Error> {
         let read = |source| Error::Read { path: self.path(index), source };
         let changed = || Error::Changed { path: self.path(index) };
-        let file = self.source.open(&self.path(index)).map_err(|source| match Errno::from_io_error(&source) {
-            // Gone; or it, or what it lies in, is a link, a file or a socket by now.
-            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => changed(),
-            _ => read(source),
-        })?;
+        let file =
+            self.source.open(&self.path(index)).map_err(|source| match Errno::from_io_error(&source) {
+                // Gone; or it, or what it lies in, is a link, a file or a socket by now.
+                Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => changed(),
+                _ => read(source),
+            })?;
         let stamp = self.source.stamp(&file).map_err(read)?.ok_or_else(changed)?;
         let piece = self.plan.pieces[index];
         if stamp != self.found[piece.entry].stamp {

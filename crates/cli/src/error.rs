@@ -154,6 +154,7 @@ impl From<Problem> for Error {
             | Code::Unauthorized => true,
             Code::BundleIncomplete
             | Code::ChunkMismatch
+            | Code::DiskFull
             | Code::IdempotencyConflict
             | Code::Internal
             | Code::MethodNotAllowed

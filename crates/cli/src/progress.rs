@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::terminal;
 
 /// What is over sooner needs no bar.
-const BAR_AFTER: Duration = Duration::from_millis(500);
+const BAR_AFTER: Duration = Duration::from_secs(1);
 /// How often a spinner turns.
 const TURN: Duration = Duration::from_millis(120);
 

@@ -1,42 +1,40 @@
-//! The code directory as a bundle: found, archived, cut into chunks, and sent as far as the server lacks it.
+//! The code directory as a bundle: found, read as far as it changed, and sent as far as the server lacks it.
 //!
-//! The archive is never made as a whole. It is a function from offsets to bytes over the list of files, so a chunk can
-//! be had again at any time by reading the files it covers: memory stays small whatever the size of the tree, and no
-//! copy of it is written anywhere. A chunk that reads differently the second time means that someone is editing; then
-//! everything is done again, because a bundle must be one state of the tree and its chunks must have their digests.
+//! A thread walks, reads, cuts and hashes; what is new goes to the server in batches while it goes on. Memory stays
+//! small whatever the size of the tree, each file is read once, and what is sent is what was hashed.
+//!
+//! What is remembered of the last time is trusted to be on the server too. If it is not, the server says so when the
+//! bundle or the job is named, and then everything is read and offered again.
 
-use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
-use muster_api::model::bundle::Chunk;
+use muster_api::model::BundleId;
+use muster_api::model::bundle::Source;
 use muster_api::model::quantity::format_bytes;
-use muster_api::model::{BundleId, ChunkId};
 use muster_api::view::PutBundle;
+use muster_bundle::{chunk, pack};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 
 use crate::error::{self, chain};
-use crate::progress::Bar;
 use crate::session::Session;
 use crate::terminal;
 
-mod archive;
+mod git;
+mod index;
+mod remark;
+mod send;
+mod take;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-use archive::Archive;
-use walk::Tree;
+use index::{Index, Server, Shelf};
+use send::Courier;
+use take::{Order, Taken};
 
-/// Small trees stay in memory between the hash and the sending.
-const KEPT: u64 = 8 << 20;
-/// How often an edited tree is read again before giving up.
+/// How often a tree is looked at again that is being edited, before giving up.
 const TRIES: u32 = 3;
-/// How often the server may ask for chunks: once, and again after it lost some.
-const ROUNDS: u32 = 3;
-/// From here on it is said what is being sent: people forget about data sets and checkpoints.
-const LARGE: u64 = 512 << 20;
-/// How many files or names a remark lists.
-const NAMED: usize = 5;
 
 /// Why there is no bundle.
 #[derive(Debug, thiserror::Error)]
@@ -51,21 +49,22 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A name that does not fit an archive.
-    #[error("cannot put {} into an archive", path.display())]
-    Name {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    /// Edited or removed in between.
-    #[error("{} changes while it is read", path.display())]
-    Changed { path: PathBuf },
+    /// Folders in folders without end.
+    #[error("{} lies deeper than {} folders", path.display(), muster_bundle::listing::MAX_DEPTH)]
+    Deep { path: PathBuf },
+    #[error(transparent)]
+    Pack(pack::Error),
     /// Chunks the server asks for again and again.
     #[error("the server lacks {missing} chunks although they were sent")]
     Refused { missing: usize },
     #[error(transparent)]
     Server(error::Error),
+    /// Nobody takes what is read any more; whoever stopped has the reason.
+    #[error("the sending has ended")]
+    Abandoned,
+    /// The thread that reads has died.
+    #[error("the reading of the code directory failed")]
+    Died(#[source] tokio::task::JoinError),
 }
 
 impl From<Error> for error::Error {
@@ -73,171 +72,141 @@ impl From<Error> for error::Error {
         let text = chain(&error);
         match error {
             Error::Server(error) => error,
-            Error::Walk(_) | Error::Read { .. } => {
+            Error::Walk(_) | Error::Read { .. } | Error::Pack(pack::Error::Read { .. }) => {
                 Self::input(text).hint("make it readable, or leave it out: write its name into .musterignore")
             }
-            Error::Name { .. } => {
-                Self::input(text).hint("rename it, or leave it out: write its name into .musterignore")
-            }
-            Error::Changed { .. } => Self::failed(text)
+            Error::Deep { .. } | Error::Pack(pack::Error::TooMany { .. }) => Self::input(text)
+                .hint("leave out what the job does not need: write its name into .musterignore"),
+            Error::Pack(pack::Error::Changed { .. }) => Self::failed(text)
                 .hint("wait until it is at rest, or leave it out: write its name into .musterignore"),
-            Error::Refused { .. } => Self::failed(text),
+            Error::Refused { .. } | Error::Abandoned | Error::Died(_) => Self::failed(text),
         }
     }
 }
 
-/// A tree as it was at one moment.
-pub(crate) struct Snapshot {
-    archive: Archive,
-    chunks: Vec<Chunk>,
-    /// The content of each chunk, if the tree is small.
-    kept: Option<Vec<Bytes>>,
-    skipped: Vec<PathBuf>,
+/// Code that can be named in a job.
+pub(crate) struct Code {
+    pub bundle: BundleId,
+    pub source: Option<Source>,
+    /// The server had it the last time and was not asked again: it may refuse a job with it.
+    pub is_assumed: bool,
+    /// What to remember, where it changed.
+    memory: Option<(Shelf, PathBuf, Index)>,
 }
 
-impl Snapshot {
-    /// Reads a tree, leaving out what its ignore files name and the folders given.
-    pub fn take(root: &Path, leave_out: &[&Path]) -> Result<Self, Error> {
-        let mut tries = 1;
-        loop {
-            match Self::try_take(root, leave_out) {
-                Err(Error::Changed { .. }) if tries < TRIES => tries += 1,
-                other => return other,
-            }
+impl Code {
+    /// Remembers what was read, for the next time. It takes its time beside whatever is done next.
+    pub fn remember(&mut self) {
+        if let Some((shelf, root, index)) = self.memory.take() {
+            // That it cannot be written costs time the next time, and nothing else.
+            drop(spawn_blocking(move || drop(shelf.save(&root, &index))));
         }
-    }
-
-    fn try_take(root: &Path, leave_out: &[&Path]) -> Result<Self, Error> {
-        let Tree { entries, skipped } = walk::walk(root, leave_out)?;
-        let archive = Archive::new(root.to_owned(), entries)?;
-        let mut kept = (archive.bytes() <= KEPT).then(Vec::new);
-        let mut bar = Bar::new("reading", archive.bytes());
-        let mut chunks = Vec::new();
-        for index in 0..archive.chunk_count() {
-            let content = archive.chunk(index)?;
-            let bytes = content.len() as u64;
-            chunks.push(Chunk { id: digest(&content), bytes });
-            bar.add(bytes);
-            if let Some(kept) = &mut kept {
-                kept.push(Bytes::from(content));
-            }
-        }
-        Ok(Self { archive, chunks, kept, skipped })
-    }
-
-    /// How many files it has, and how many bytes they have together.
-    pub fn size(&self) -> (usize, u64) {
-        let sizes = self.archive.entries().iter().filter_map(|entry| entry.file_size());
-        sizes.fold((0, 0), |(files, bytes), size| (files + 1, bytes + size))
-    }
-
-    /// Says what was left out that no ignore file names.
-    pub fn remark_on_skipped(&self) {
-        if !self.skipped.is_empty() {
-            let names = listed(self.skipped.iter().map(|path| path.display().to_string()));
-            terminal::note(&format!(
-                "left out, because they are neither files nor directories nor links: {names}"
-            ));
-        }
-    }
-
-    /// Sends what the server lacks.
-    async fn send(&self, session: &Session) -> Result<BundleId, Error> {
-        let bundle = PutBundle { chunks: self.chunks.clone() };
-        let places: HashMap<&ChunkId, usize> =
-            self.chunks.iter().enumerate().map(|(i, chunk)| (&chunk.id, i)).collect();
-        let mut missing = 0;
-        for _ in 0..ROUNDS {
-            let status =
-                session.call(async |client| client.put_bundle(&bundle).await).await.map_err(Error::Server)?;
-            let wanted: HashSet<usize> =
-                status.missing.iter().filter_map(|id| places.get(id).copied()).collect();
-            if status.missing.is_empty() {
-                return Ok(status.id);
-            }
-            missing = status.missing.len();
-            let mut wanted: Vec<usize> = wanted.into_iter().collect();
-            wanted.sort_unstable();
-            self.send_chunks(session, &wanted).await?;
-        }
-        Err(Error::Refused { missing })
-    }
-
-    async fn send_chunks(&self, session: &Session, wanted: &[usize]) -> Result<(), Error> {
-        let total = wanted.iter().map(|index| self.chunks[*index].bytes).sum();
-        if total > LARGE {
-            self.remark_on_size(total);
-        }
-        let mut bar = Bar::new("sending", total);
-        for index in wanted {
-            let content = self.content(*index)?;
-            let id = &self.chunks[*index].id;
-            let sent = session.call(async |client| client.put_chunk(id, content.clone()).await).await;
-            sent.map_err(Error::Server)?;
-            bar.add(content.len() as u64);
-        }
-        Ok(())
-    }
-
-    /// A chunk as it was hashed.
-    fn content(&self, index: usize) -> Result<Bytes, Error> {
-        if let Some(kept) = &self.kept {
-            return Ok(kept[index].clone());
-        }
-        let content = self.archive.chunk(index)?;
-        if digest(&content) != self.chunks[index].id {
-            return Err(Error::Changed { path: self.archive.first_file_in(index) });
-        }
-        Ok(Bytes::from(content))
-    }
-
-    fn remark_on_size(&self, total: u64) {
-        let mut files: Vec<_> = self
-            .archive
-            .entries()
-            .iter()
-            .filter_map(|entry| Some((entry.file_size()?, &entry.path)))
-            .collect();
-        files.sort_unstable_by(|a, b| b.cmp(a));
-        let names = files
-            .iter()
-            .take(NAMED)
-            .map(|(size, path)| format!("{} ({})", path.display(), format_bytes(*size)));
-        let names: Vec<String> = names.collect();
-        terminal::note(&format!("sending {}; the largest files: {}", format_bytes(total), names.join(", ")));
-        terminal::hint(
-            "files that the job does not need can be left out: write their names into .musterignore",
-        );
     }
 }
 
-/// Takes a snapshot and sends it; again from the beginning when the tree is edited meanwhile.
-pub(crate) async fn upload(root: &Path, leave_out: &[&Path], session: &Session) -> Result<BundleId, Error> {
+/// How much of what was remembered is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// All of it.
+    Memory,
+    /// None: everything is read, and the server asked about each chunk.
+    Nothing,
+}
+
+/// Makes sure that the server has the code.
+pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> Result<Code, Error> {
     let mut tries = 1;
     loop {
-        let snapshot = Snapshot::take(root, leave_out)?;
-        match snapshot.send(session).await {
-            Err(Error::Changed { .. }) if tries < TRIES => tries += 1,
-            Ok(id) => {
-                snapshot.remark_on_skipped();
-                return Ok(id);
-            }
-            Err(error) => return Err(error),
+        match try_upload(root, session, trust).await {
+            Err(Error::Pack(pack::Error::Changed { .. })) if tries < TRIES => tries += 1,
+            // What it had is gone; nothing that is remembered of it holds.
+            Err(Error::Refused { .. }) if trust == Trust::Memory => trust = Trust::Nothing,
+            other => return other,
         }
     }
 }
 
-fn digest(content: &[u8]) -> ChunkId {
-    let hex = blake3::hash(content).to_hex();
-    ChunkId::from_digest(&hex).expect("blake3 writes 64 hexadecimal digits")
+async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code, Error> {
+    let shelf = Shelf::from_environment();
+    let order = Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust);
+    let courier = Courier::new(session);
+    let (sender, batches) = mpsc::channel(1);
+    let take = async { spawn_blocking(move || take::take(&order, &sender)).await.map_err(Error::Died)? };
+    let look = async {
+        Ok(match walk::repository(root) {
+            Some(_) => git::look(root).await,
+            None => None,
+        })
+    };
+    let (mut taken, (), state) = tokio::try_join!(take, courier.deliver(batches), look)?;
+    remark::on_skipped(&taken.skipped);
+
+    let endpoint = session.client().endpoint().to_string();
+    let server = taken.index.server(&endpoint);
+    let is_assumed = server.is_some() && taken.index.manifest == taken.manifest && !taken.is_under_way;
+    let last_diff = server.and_then(|server| server.diff.clone());
+    let diff = state.as_ref().and_then(|state| Some((chunk::id(state.diff.as_ref()?), state.diff.clone()?)));
+    let diff_id = diff.as_ref().map(|(id, _)| id.clone());
+    if let Some((id, content)) = diff.filter(|(id, _)| last_diff.as_ref() != Some(id)) {
+        taken.rest.push(id, content);
+    }
+    courier.send(std::mem::take(&mut taken.rest)).await?;
+    if !is_assumed {
+        commit(session, &taken).await?;
+    }
+    let source = state.map(|state| Source {
+        commit: state.commit,
+        branch: state.branch,
+        dirty: state.is_dirty,
+        diff: diff_id.clone(),
+    });
+    let bundle = chunk::bundle_id(&taken.manifest);
+    let memory = remembered(taken, Server { endpoint, diff: diff_id });
+    Ok(Code {
+        bundle,
+        source,
+        is_assumed,
+        memory: shelf.zip(memory).map(|(shelf, index)| (shelf, root.to_owned(), index)),
+    })
 }
 
-/// The first few, and how many more there are.
-fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(NAMED);
-    let mut text = names.take(NAMED).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
+/// What is never part of the code: muster's own files.
+fn leave_out(session: &Session, shelf: Option<&Shelf>) -> Vec<PathBuf> {
+    let home = session.home().map(|home| home.folder());
+    home.into_iter().chain(shelf.map(Shelf::folder)).map(Path::to_owned).collect()
+}
+
+/// Names the bundle.
+async fn commit(session: &Session, taken: &Taken) -> Result<(), Error> {
+    let bundle =
+        PutBundle { listing: taken.manifest.listing.clone(), content: taken.manifest.content.clone() };
+    let status =
+        session.call(async |client| client.put_bundle(&bundle).await).await.map_err(Error::Server)?;
+    match status.missing.len() {
+        0 => Ok(()),
+        missing => Err(Error::Refused { missing }),
     }
-    text
+}
+
+/// What to remember; none if it is what was remembered.
+fn remembered(taken: Taken, server: Server) -> Option<Index> {
+    let Taken { manifest, files, index: old, .. } = taken;
+    let is_same_bundle = old.manifest == manifest;
+    if is_same_bundle && old.files == files && old.servers.first() == Some(&server) {
+        return None;
+    }
+    let mut index = Index { manifest, files, servers: if is_same_bundle { old.servers } else { Vec::new() } };
+    index.add_server(server);
+    Some(index)
+}
+
+/// Says what would be sent.
+pub(crate) async fn preview(root: &Path, session: &Session) -> Result<(), Error> {
+    let leave_out = leave_out(session, Shelf::from_environment().as_ref());
+    let owned = root.to_owned();
+    let tree = spawn_blocking(move || walk::walk(&owned, &leave_out, 0)).await.map_err(Error::Died)??;
+    let (files, bytes) = tree.size();
+    terminal::remark(&format!("code: {files} files, {} from {}", format_bytes(bytes), root.display()));
+    remark::on_skipped(&tree.skipped);
+    Ok(())
 }

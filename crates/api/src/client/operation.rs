@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use super::{Body, Client, Error, Events, Logs, Method, encode};
 use crate::view::{
-    BundleStatus, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList,
-    Preview, PutBundle, ServerView, StopJob, Why,
+    BundleStatus, ChunkList, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery,
+    NodeList, Preview, PutBundle, ServerView, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -79,14 +79,26 @@ impl Client {
         self.get("/nodes").await
     }
 
-    /// Names a bundle by its chunks and asks which of them must be sent.
+    /// Names a bundle by its chunks and asks which of them must still be sent.
     pub async fn put_bundle(&self, bundle: &PutBundle) -> Result<BundleStatus, Error> {
         self.request(Method::POST, "/bundles", Some(bundle)).await
     }
 
-    /// Sends a chunk.
-    pub async fn put_chunk(&self, id: &ChunkId, content: Bytes) -> Result<(), Error> {
-        self.unary(Method::PUT, &format!("/chunks/{id}"), Body::Raw(content), &[]).await.map(drop)
+    /// Of these chunks, at most 4096, those that the server lacks.
+    pub async fn missing_chunks(&self, chunks: Vec<ChunkId>) -> Result<Vec<ChunkId>, Error> {
+        let list: ChunkList =
+            self.request(Method::POST, "/chunks/missing", Some(&ChunkList { chunks })).await?;
+        Ok(list.chunks)
+    }
+
+    /// Sends a pack of chunks.
+    pub async fn put_chunks(&self, pack: Bytes) -> Result<(), Error> {
+        self.unary(Method::POST, "/chunks", Body::Raw(pack), &[]).await.map(drop)
+    }
+
+    /// How a job's code differed from its commit, as `git diff` prints it.
+    pub async fn diff(&self, selector: &str) -> Result<Bytes, Error> {
+        self.unary(Method::GET, &job_path(selector, "/diff"), Body::None, &[]).await
     }
 
     /// The server itself.

@@ -1,5 +1,6 @@
 //! `muster run`: submits a job, and stays with it unless told otherwise.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::state;
 use crate::error::Error;
 use crate::interrupt::Interrupts;
 use crate::session::Session;
-use crate::snapshot::{self, Snapshot};
+use crate::snapshot::{self, Code, Trust};
 use crate::spec::{self, Flags, Here, Request};
 use crate::terminal;
 
@@ -22,6 +23,8 @@ mod summary;
 
 /// What the shell keeps for itself; in a task it would be wrong.
 const SHELLS_OWN: [&str; 4] = ["_", "OLDPWD", "PWD", "SHLVL"];
+/// What a command exits with that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
 
 /// Run a command as a job, on one task or many
 #[derive(Debug, ClapArgs)]
@@ -71,25 +74,68 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         return preview(args, &request).await;
     }
     let session = Arc::new(Session::open().await?);
-    let bundle = if request.spec.in_place {
-        None
-    } else {
-        let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
-        Some(snapshot::upload(&request.workdir.path, &leave_out, &session).await?)
-    };
     let environment = environment(&request.spec, &here);
-    let create = CreateJob { spec: request.value, bundle, environment };
+    let mut code = upload(&request, &session, Trust::Memory).await?;
     // From here on there may be a job to answer for.
-    let interrupts = if args.detach { None } else { Some(Interrupts::listen()?) };
-    let key = idempotency_key()?;
-    let submit = async |client: &Client| {
-        client.create_job(&create, &key).await.map_err(|error| args.flags.in_users_words(error))
+    let mut interrupts = if args.detach { None } else { Some(Interrupts::listen()?) };
+    let job = loop {
+        let create = CreateJob {
+            spec: request.value.clone(),
+            bundle: code.as_ref().map(|code| code.bundle.clone()),
+            source: code.as_ref().and_then(|code| code.source.clone()),
+            environment: environment.clone(),
+        };
+        let is_assumed = code.as_ref().is_some_and(|code| code.is_assumed);
+        match submit(args, &session, &create).await {
+            Err(Refusal { is_code_missing: true, .. }) if is_assumed => {
+                // There is no job yet, so an interrupt means what it says.
+                let again = upload(&request, &session, Trust::Nothing);
+                code = match &mut interrupts {
+                    None => again.await?,
+                    Some(interrupts) => tokio::select! {
+                        code = again => code?,
+                        _ = interrupts.next() => return Ok(ExitCode::from(INTERRUPTED)),
+                    },
+                };
+            }
+            other => break other.map_err(|refusal| refusal.error)?,
+        }
     };
-    let job = session.call(submit).await?;
+    if let Some(code) = &mut code {
+        code.remember();
+    }
     match interrupts {
         None => detached(&job, args.json),
         Some(interrupts) => attached::watch(&session, &job, interrupts, args.json).await,
     }
+}
+
+/// Makes sure that the server has the code, where the job has any.
+async fn upload(request: &Request, session: &Session, trust: Trust) -> Result<Option<Code>, Error> {
+    if request.spec.in_place {
+        return Ok(None);
+    }
+    Ok(Some(snapshot::upload(&request.workdir.path, session, trust).await?))
+}
+
+/// Why a job was not made.
+struct Refusal {
+    error: Error,
+    /// The server does not have the code, or no longer.
+    is_code_missing: bool,
+}
+
+async fn submit(args: &Args, session: &Session, create: &CreateJob) -> Result<JobDetail, Refusal> {
+    let key = idempotency_key().map_err(|error| Refusal { error, is_code_missing: false })?;
+    let is_code_missing = Cell::new(false);
+    let submit = async |client: &Client| {
+        client.create_job(create, &key).await.map_err(|error| {
+            is_code_missing.set(error.code() == Some(muster_api::Code::BundleIncomplete));
+            args.flags.in_users_words(error)
+        })
+    };
+    let made = session.call(submit).await;
+    made.map_err(|error| Refusal { error, is_code_missing: is_code_missing.get() })
 }
 
 /// The environment of this shell, for engines that pass it on. What is not text cannot be sent.
@@ -124,7 +170,7 @@ fn idempotency_key() -> Result<String, Error> {
 
 async fn preview(args: &Args, request: &Request) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let create = CreateJob { spec: request.value.clone(), bundle: None, environment: None };
+    let create = CreateJob { spec: request.value.clone(), bundle: None, source: None, environment: None };
     let check = async |client: &Client| {
         client.preview_job(&create).await.map_err(|error| args.flags.in_users_words(error))
     };
@@ -137,12 +183,7 @@ async fn preview(args: &Args, request: &Request) -> Result<ExitCode, Error> {
         .map_err(|error| Error::failed(format!("cannot write YAML: {error}")))?;
     terminal::to_stdout(yaml.as_bytes())?;
     if !request.spec.in_place {
-        let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
-        let snapshot = Snapshot::take(&request.workdir.path, &leave_out)?;
-        let (files, bytes) = snapshot.size();
-        let bytes = muster_api::model::quantity::format_bytes(bytes);
-        terminal::remark(&format!("code: {files} files, {bytes} from {}", request.workdir.text));
-        snapshot.remark_on_skipped();
+        snapshot::preview(&request.workdir.path, &session).await?;
     }
     terminal::remark(&format!("{} on {}: {}", preview.name, preview.spec.on, preview.why.summary));
     Ok(ExitCode::SUCCESS)

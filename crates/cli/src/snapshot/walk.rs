@@ -4,85 +4,103 @@
 //! and goes before it, so it can take files out as well as back in (`!weights.bin`). `.git` itself and the folder of
 //! the private server are never part of it.
 
-use std::fs::Metadata;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
 
-use ignore::{DirEntry, WalkBuilder};
+use ignore::{DirEntry, WalkBuilder, WalkState};
+use muster_bundle::listing::{self, Entry, Kind, Time};
+use muster_bundle::pack::{Found, Stamp};
 
 use super::Error;
 
+/// From here on two threads find more than one; below, starting them costs more than it gains.
+const MANY: usize = 2000;
+
 /// A tree: what is in it, and what had to be left out.
+#[derive(Default)]
 pub(super) struct Tree {
-    /// Sorted by the bytes of their paths.
-    pub entries: Vec<Entry>,
+    /// In the order of a listing.
+    pub found: Vec<Found>,
     /// Sockets, pipes and devices.
     pub skipped: Vec<PathBuf>,
 }
 
-/// Something in a tree.
-#[derive(Debug)]
-pub(super) struct Entry {
-    /// Below the root.
-    pub path: PathBuf,
-    pub kind: Kind,
-    /// The nine bits of its rights.
-    pub mode: u32,
-    /// Seconds and nanoseconds.
-    pub mtime: (i64, i64),
-}
-
-#[derive(Debug)]
-pub(super) enum Kind {
-    Directory,
-    File { size: u64 },
-    Link { target: PathBuf },
-}
-
-impl Entry {
-    pub fn file_size(&self) -> Option<u64> {
-        match self.kind {
-            Kind::File { size } => Some(size),
-            Kind::Directory | Kind::Link { .. } => None,
-        }
+impl Tree {
+    /// How many files it has, and how many bytes they have together.
+    pub fn size(&self) -> (usize, u64) {
+        let files = self.found.iter().filter(|found| matches!(found.entry.kind, Kind::File { .. }));
+        files.fold((0, 0), |(files, bytes), found| (files + 1, bytes + found.entry.size()))
     }
 }
 
-/// Finds everything that belongs to a tree.
-pub(super) fn walk(root: &Path, leave_out: &[&Path]) -> Result<Tree, Error> {
-    let mut tree = Tree { entries: Vec::new(), skipped: Vec::new() };
-    for found in walker(root, leave_out).build() {
-        let found = match found {
-            Ok(found) => found,
-            // Gone since its directory was listed: then it is not part of the tree.
-            Err(error)
-                if error.io_error().is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound) =>
-            {
-                continue;
-            }
-            Err(error) => return Err(Error::Walk(error)),
-        };
-        if found.depth() > 0 {
-            tree.add(root, &found)?;
-        }
-    }
-    tree.entries.sort_unstable_by(|a, b| a.path.as_os_str().as_bytes().cmp(b.path.as_os_str().as_bytes()));
+/// Finds everything that belongs to a tree, of which about so much is expected.
+pub(super) fn walk(root: &Path, leave_out: &[PathBuf], expected: usize) -> Result<Tree, Error> {
+    let walker = walker(root, leave_out);
+    let mut tree = if expected < MANY { one_by_one(root, &walker)? } else { at_once(root, walker)? };
+    tree.found.sort_unstable_by(|a, b| listing::compare(&a.entry.path, &b.entry.path));
     tree.skipped.sort_unstable();
     Ok(tree)
 }
 
-fn walker(root: &Path, leave_out: &[&Path]) -> WalkBuilder {
-    let leave_out: Vec<PathBuf> = leave_out.iter().map(|path| (*path).to_owned()).collect();
-    // Outside a repository, a .gitignore above the root belongs to something else: many people keep one with a single
-    // `*` in their home directory.
-    let in_repository = root.ancestors().any(|folder| folder.join(".git").exists());
+fn one_by_one(root: &Path, walker: &WalkBuilder) -> Result<Tree, Error> {
+    let mut tree = Tree::default();
+    for found in walker.build() {
+        tree.add(root, found)?;
+    }
+    Ok(tree)
+}
+
+/// The same with several threads, each with a tree of its own.
+fn at_once(root: &Path, mut walker: WalkBuilder) -> Result<Tree, Error> {
+    let all: Mutex<Result<Tree, Error>> = Mutex::new(Ok(Tree::default()));
+    walker.threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4)));
+    walker.build_parallel().run(|| {
+        let mut part = Part { tree: Tree::default(), all: &all };
+        Box::new(move |found| match part.tree.add(root, found) {
+            Ok(()) => WalkState::Continue,
+            Err(error) => {
+                *part.all.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
+                WalkState::Quit
+            }
+        })
+    });
+    all.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one thread found; it joins the rest when the thread is done.
+struct Part<'a> {
+    tree: Tree,
+    all: &'a Mutex<Result<Tree, Error>>,
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        if let Ok(all) = &mut *self.all.lock().unwrap_or_else(PoisonError::into_inner) {
+            all.found.append(&mut self.tree.found);
+            all.skipped.append(&mut self.tree.skipped);
+        }
+    }
+}
+
+/// The nearest directory, from here upwards, that is a git repository's.
+pub(super) fn repository(root: &Path) -> Option<&Path> {
+    root.ancestors().find(|folder| folder.join(".git").exists())
+}
+
+fn walker(root: &Path, leave_out: &[PathBuf]) -> WalkBuilder {
+    let leave_out = leave_out.to_vec();
     let mut walker = WalkBuilder::new(root);
     walker
         .hidden(false)
         .ignore(false)
         .require_git(false)
-        .parents(in_repository)
+        // Outside a repository, a .gitignore above the root belongs to something else: many people keep one with a
+        // single `*` in their home directory.
+        .parents(repository(root).is_some())
         .follow_links(false)
         .add_custom_ignore_filename(".musterignore")
         .filter_entry(move |entry| {
@@ -92,33 +110,51 @@ fn walker(root: &Path, leave_out: &[&Path]) -> WalkBuilder {
 }
 
 impl Tree {
-    fn add(&mut self, root: &Path, found: &DirEntry) -> Result<(), Error> {
-        let path = found.path().strip_prefix(root).unwrap_or(found.path()).to_owned();
-        let gone_or = |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::NotFound => Ok(()),
-            _ => Err(Error::Read { path: path.clone(), source }),
+    fn add(&mut self, root: &Path, found: Result<DirEntry, ignore::Error>) -> Result<(), Error> {
+        let found = match found {
+            Ok(found) => found,
+            // Gone since its directory was listed: then it is not part of the tree.
+            Err(error) if error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound) => {
+                return Ok(());
+            }
+            Err(error) => return Err(Error::Walk(error)),
         };
-        let metadata = match std::fs::symlink_metadata(found.path()) {
-            Ok(metadata) => metadata,
-            Err(error) => return gone_or(error),
-        };
-        let kind = match metadata.file_type() {
-            kind if kind.is_dir() => Kind::Directory,
-            kind if kind.is_file() => Kind::File { size: metadata.len() },
-            kind if kind.is_symlink() => match std::fs::read_link(found.path()) {
-                Ok(target) => Kind::Link { target },
-                Err(error) => return gone_or(error),
-            },
+        if found.depth() == 0 {
+            return Ok(());
+        }
+        if found.depth() > listing::MAX_DEPTH {
+            return Err(Error::Deep { path: found.into_path() });
+        }
+        match self.look(root, &found) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => {
+                other.map_err(|source| Error::Read { path: below(root, found.path()).to_owned(), source })
+            }
+        }
+    }
+
+    fn look(&mut self, root: &Path, found: &DirEntry) -> io::Result<()> {
+        let metadata = fs::symlink_metadata(found.path())?;
+        let path = below(root, found.path());
+        let stamp = Stamp::of(&metadata);
+        let (kind, mode, mtime) = match metadata.file_type() {
+            kind if kind.is_dir() => (Kind::Directory, stamp.mode, Time::default()),
+            kind if kind.is_file() => (Kind::File { size: stamp.size }, stamp.mode, stamp.mtime),
+            kind if kind.is_symlink() => {
+                let target = fs::read_link(found.path())?.into_os_string().into_vec();
+                (Kind::Link { target }, 0, Time::default())
+            }
             _ => {
-                self.skipped.push(path);
+                self.skipped.push(path.to_owned());
                 return Ok(());
             }
         };
-        self.entries.push(Entry { path, kind, mode: metadata.mode() & 0o777, mtime: mtime(&metadata) });
+        let entry = Entry { path: path.as_os_str().as_bytes().to_vec(), kind, mode, mtime };
+        self.found.push(Found { entry, stamp, is_settled: false });
         Ok(())
     }
 }
 
-pub(super) fn mtime(metadata: &Metadata) -> (i64, i64) {
-    (metadata.mtime(), metadata.mtime_nsec())
+fn below<'a>(root: &Path, path: &'a Path) -> &'a Path {
+    path.strip_prefix(root).unwrap_or(path)
 }

@@ -1,0 +1,91 @@
+//! Sending chunks: only those the server lacks, compressed, several in one request, and few requests at a time.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use muster_api::model::ChunkId;
+use muster_bundle::chunk::{self, Encoder};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::Error;
+use super::take::{Batch, Message};
+use crate::progress::Bar;
+use crate::session::Session;
+
+/// Batches on their way at a time: while one is compressed, another travels.
+const IN_FLIGHT: usize = 2;
+/// So little is sent without asking whether it is there: the question would take as long.
+const UNASKED: usize = 1 << 20;
+/// So little is compressed in place: another thread would take as long to start.
+const IN_PLACE: usize = 128 << 10;
+
+/// Takes batches to a server.
+pub(super) struct Courier<'a> {
+    session: &'a Session,
+    /// Those not in use; each has buffers worth keeping.
+    encoders: Arc<Mutex<Vec<Encoder>>>,
+}
+
+impl<'a> Courier<'a> {
+    pub fn new(session: &'a Session) -> Self {
+        Self { session, encoders: Arc::default() }
+    }
+
+    /// Sends batches as they come, until there are no more.
+    pub async fn deliver(&self, mut messages: mpsc::Receiver<Message>) -> Result<(), Error> {
+        let mut bar = Bar::new("sending", 0);
+        let mut under_way = FuturesUnordered::new();
+        let mut is_open = true;
+        loop {
+            tokio::select! {
+                message = messages.recv(), if is_open && under_way.len() < IN_FLIGHT => match message {
+                    Some(Message::Begin(bytes)) => bar = Bar::new("sending", bytes),
+                    Some(Message::Batch(batch)) => under_way.push(self.send(batch)),
+                    None => is_open = false,
+                },
+                Some(sent) = under_way.next() => bar.add(sent?),
+                else => return Ok(()),
+            }
+        }
+    }
+
+    /// Sends what the server lacks of a batch, and gives the length of it all.
+    pub async fn send(&self, mut batch: Batch) -> Result<u64, Error> {
+        let bytes = batch.bytes;
+        if bytes > UNASKED {
+            let ids: Vec<ChunkId> = batch.chunks.iter().map(|(id, _)| id.clone()).collect();
+            let missing = self.session.call(async |client| client.missing_chunks(ids.clone()).await).await;
+            let missing: HashSet<ChunkId> = missing.map_err(Error::Server)?.into_iter().collect();
+            batch.chunks.retain(|(id, _)| missing.contains(id));
+        }
+        if !batch.chunks.is_empty() {
+            let pack = self.pack(batch).await?;
+            let sent = self.session.call(async |client| client.put_chunks(pack.clone()).await).await;
+            sent.map_err(Error::Server)?;
+        }
+        Ok(bytes as u64)
+    }
+
+    async fn pack(&self, batch: Batch) -> Result<Bytes, Error> {
+        let encoders = self.encoders.clone();
+        if batch.bytes <= IN_PLACE {
+            return Ok(pack(&batch, &encoders));
+        }
+        spawn_blocking(move || pack(&batch, &encoders)).await.map_err(Error::Died)
+    }
+}
+
+fn pack(batch: &Batch, encoders: &Mutex<Vec<Encoder>>) -> Bytes {
+    let spare = encoders.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let mut encoder = spare.unwrap_or_default();
+    let mut pack = Vec::with_capacity(batch.bytes / 2);
+    for (id, content) in &batch.chunks {
+        chunk::push(&mut pack, id, &encoder.encode(content));
+    }
+    encoders.lock().unwrap_or_else(PoisonError::into_inner).push(encoder);
+    Bytes::from(pack)
+}
