@@ -11,5 +11,7 @@ pub mod chunk;
 pub mod cut;
 pub mod listing;
 pub mod pack;
+pub mod tar;
+pub mod tree;
 pub mod unpack;
 pub mod untar;
