@@ -374,7 +374,7 @@ pub struct ChunkList {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct FilesQuery {
-    /// Below the working directory; `$MUSTER_OUTPUT_DIR/…` for the output directory; empty for all.
+    /// Below the working directory; `@output/…` for the output directory; empty for all.
     #[serde(default)]
     pub path: String,
     /// The task's rank; 0 when absent.

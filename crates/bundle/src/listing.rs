@@ -9,6 +9,9 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
+use muster_model::Timestamp;
+use muster_model::file::{FileEntry, FileKind};
+
 /// As long as a path may be for the kernel.
 pub const MAX_PATH: usize = 4096;
 /// Deeper than anyone's code, and shallow enough that a removal, which holds one descriptor for each level, succeeds.
@@ -65,6 +68,26 @@ impl Entry {
         match self.kind {
             Kind::File { size } => size,
             Kind::Directory | Kind::Link { .. } => 0,
+        }
+    }
+
+    /// As people see it.
+    pub fn shown(&self) -> FileEntry {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (kind, target) = match &self.kind {
+            Kind::Directory => (FileKind::Directory, None),
+            Kind::File { .. } => (FileKind::File, None),
+            Kind::Link { target } => (FileKind::Link, Some(text(target))),
+        };
+        let modified_at = Timestamp::new(self.mtime.seconds, self.mtime.nanos.cast_signed());
+        FileEntry {
+            path: text(&self.path),
+            kind,
+            bytes: self.size(),
+            mode: self.mode,
+            // A time beyond the calendar is as good as none.
+            modified_at: modified_at.unwrap_or_default(),
+            target,
         }
     }
 }

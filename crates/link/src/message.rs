@@ -279,8 +279,8 @@ pub enum StreamHeader {
     Files {
         /// Whose.
         task: TaskId,
-        /// Below the working directory, or below the output directory if it begins with `$MUSTER_OUTPUT_DIR`. Empty: the
-        /// working directory.
+        /// Below the working directory, or below the output directory if it begins with
+        /// [`muster_model::file::OUTPUT`]. Empty: the working directory.
         path: String,
         /// What of it.
         want: FilesWanted,
@@ -306,14 +306,15 @@ pub enum FilesWanted {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Files {
-    /// One line follows for each entry, [`muster_model::file::FileEntry`], until the stream ends with an empty line.
+    /// Lines follow, [`FileLine`], the last of which says so.
     Entries,
-    /// The bytes of a file follow, exactly so many.
+    /// The bytes of a file follow, in pieces: the length of each (4 bytes, little endian) and its bytes. One of length 0 is
+    /// the end; a stream that ends without it was cut off.
     File {
-        /// How many.
+        /// How many they are, unless it is being written to.
         bytes: u64,
     },
-    /// A tar archive follows, until the stream ends.
+    /// A tar archive follows, in pieces as of a file.
     Archive,
     /// There is no such task or path, or it cannot be read.
     Failed {
@@ -323,6 +324,19 @@ pub enum Files {
         message: String,
     },
 }
+
+/// A line of a list of files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "snake_case")]
+pub enum FileLine {
+    /// A file.
+    Entry(muster_model::file::FileEntry),
+    /// That was all.
+    End,
+}
+
+/// The longest piece of a file or an archive.
+pub const MAX_PIECE: usize = 256 * 1024;
 
 /// The chunks a server lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

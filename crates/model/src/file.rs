@@ -3,12 +3,15 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+/// What a task's output directory (`MUSTER_OUTPUT_DIR`) is called among its files. A word that needs no quoting in a shell.
+pub const OUTPUT: &str = "@output";
+
 /// Something in a task's directories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FileEntry {
-    /// Below the working directory, or with `$MUSTER_OUTPUT_DIR/` in front below the output directory. Bytes that are not
-    /// UTF-8 are shown as the replacement character.
+    /// Below the working directory, or with `@output/` in front below the output directory. Bytes that are not UTF-8 are
+    /// shown as the replacement character.
     pub path: String,
     /// What it is.
     pub kind: FileKind,

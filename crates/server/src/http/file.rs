@@ -1,0 +1,201 @@
+//! Files of tasks: where they are, on their node, or among the outputs that came home.
+//!
+//! The node is asked first: it has everything, and what a running task writes. Outputs are what is left when the node is
+//! away or has made room.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use muster_api::problem::{Code, Problem};
+use muster_api::view::{FileList, FilesQuery};
+use muster_link::control::{self, Received};
+use muster_link::message::{FileLine, Files, FilesWanted, MAX_PIECE, StreamHeader};
+use muster_link::session::Stream;
+use muster_model::task::Outputs;
+use muster_model::{BundleId, NodeId, TaskId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+
+use super::failure::{Failure, Json, Params};
+use super::job::{read, resolve, row};
+use crate::core::internal;
+use crate::outputs;
+use crate::state::Shared;
+
+/// What one list shows; more is for `recursive` requests of subdirectories.
+const MAX_LISTED: usize = 10_000;
+
+/// List a task's files.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/files", tag = "files", params(("job" = String, Path), FilesQuery),
+    responses((status = 200, body = FileList), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+    Params(query): Params<FilesQuery>,
+) -> Result<Json<FileList>, Failure> {
+    let place = find(&shared, job, &query).await?;
+    let want = if query.recursive { FilesWanted::Tree } else { FilesWanted::List };
+    match ask(&shared, &place, &query.path, want).await? {
+        Answer::Node(Files::Entries, stream) => Ok(Json(entries(stream).await.map_err(cut_off)?)),
+        Answer::Node(..) => Err(cut_off(io::ErrorKind::InvalidData.into()).into()),
+        Answer::Away(away) => {
+            let bundle = place.outputs.ok_or(away)?;
+            let list = move || outputs::list(&shared, &bundle, &query.path, query.recursive, MAX_LISTED);
+            Ok(Json(blocking(list).await?))
+        }
+    }
+}
+
+/// Send a file as it is, or a directory as a tar archive.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/files/content", tag = "files", params(("job" = String, Path), FilesQuery),
+    responses((status = 200, content((Vec<u8> = "application/octet-stream"), (Vec<u8> = "application/x-tar"))),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub(super) async fn content(
+    State(shared): State<Arc<Shared>>,
+    Path(job): Path<String>,
+    Params(query): Params<FilesQuery>,
+) -> Result<Response, Failure> {
+    let place = find(&shared, job, &query).await?;
+    match ask(&shared, &place, &query.path, FilesWanted::Content).await? {
+        Answer::Node(Files::File { bytes }, stream) => Ok(reply(Some(bytes), pieces(stream))),
+        Answer::Node(Files::Archive, stream) => Ok(reply(None, pieces(stream))),
+        Answer::Node(..) => Err(cut_off(io::ErrorKind::InvalidData.into()).into()),
+        Answer::Away(away) => {
+            let bundle = place.outputs.ok_or(away)?;
+            let opened = blocking(move || outputs::open(&shared, &bundle, &query.path)).await?;
+            Ok(reply(opened.bytes, opened.into_body()))
+        }
+    }
+}
+
+/// Whose files are meant, and where they are.
+struct Place {
+    task: TaskId,
+    node: NodeId,
+    /// What came home of them.
+    outputs: Option<BundleId>,
+}
+
+async fn find(shared: &Shared, job: String, query: &FilesQuery) -> Result<Place, Problem> {
+    let (attempt, rank) = (query.attempt, query.task.unwrap_or(0));
+    read(shared, move |readers| {
+        let id = resolve(readers, &job)?;
+        let number = match attempt {
+            Some(number) => number,
+            None => row(readers, &id)?.job.attempt,
+        };
+        let attempt = muster_model::AttemptId { job: id.clone(), number };
+        let tasks = readers.tasks(&id, number).map_err(|error| internal(&error))?;
+        let count = tasks.len();
+        let Some(task) = tasks.into_iter().nth(rank as usize) else {
+            let problem = match (number, count) {
+                (0, _) => Problem::new(Code::NotFound, format!("{id} has not started, so it has no files yet")),
+                (_, 0) => Problem::new(Code::NotFound, format!("{id} has no attempt {number}")),
+                _ => Problem::new(Code::NotFound, format!("{id} has no task {rank}; its tasks are 0 to {}", count - 1)),
+            };
+            return Err(problem.hint(format!("`muster show {id}` lists its attempts and tasks")));
+        };
+        let outputs = match task.outputs {
+            Some(Outputs::Collected { bundle, .. }) => Some(bundle),
+            _ => None,
+        };
+        Ok(Place { task: attempt.task(rank), node: task.placement.node, outputs })
+    })
+    .await
+}
+
+enum Answer {
+    Node(Files, BufReader<Stream>),
+    /// The node cannot be asked, or has nothing of the task any more.
+    Away(Problem),
+}
+
+async fn ask(shared: &Shared, place: &Place, path: &str, want: FilesWanted) -> Result<Answer, Problem> {
+    let (task, node) = (&place.task, &place.node);
+    let away = || {
+        Problem::new(Code::Unavailable, format!("{node}, which has the files of {task}, is not connected"))
+            .hint("try again when it is; `outputs:` in a job file keeps files on the server")
+    };
+    let header = StreamHeader::Files { task: task.clone(), path: path.to_owned(), want };
+    let asked = async {
+        let mut stream = BufReader::with_capacity(MAX_PIECE, shared.bulks.open(node).await?);
+        control::send(&mut stream, &header).await?;
+        stream.flush().await?;
+        io::Result::Ok((control::receive::<Files>(&mut stream).await?, stream))
+    };
+    match asked.await {
+        Ok((Some(Received::Message(Files::Failed { code, message })), _)) => match code.as_str() {
+            "no_task" => Ok(Answer::Away(
+                Problem::new(Code::NotFound, format!("the files of {task} are no longer on {node}"))
+                    .hint("`outputs:` in a job file keeps files on the server"),
+            )),
+            "not_found" => Err(Problem::new(Code::NotFound, message)
+                .hint(format!("`muster files {}` shows what is there", task.attempt.job))),
+            _ => Err(Problem::new(Code::InvalidRequest, message)),
+        },
+        Ok((Some(Received::Message(answer)), stream)) => Ok(Answer::Node(answer, stream)),
+        Ok((Some(Received::Unknown { .. }) | None, _)) | Err(_) => Ok(Answer::Away(away())),
+    }
+}
+
+fn cut_off(error: io::Error) -> Problem {
+    Problem::new(Code::Unavailable, format!("the node stopped answering: {error}")).hint("try again")
+}
+
+async fn entries(mut stream: BufReader<Stream>) -> io::Result<FileList> {
+    let mut list = FileList { on: "node".into(), items: Vec::new(), truncated: false };
+    loop {
+        match control::receive(&mut stream).await? {
+            Some(Received::Message(FileLine::Entry(_))) if list.items.len() == MAX_LISTED => {
+                // The rest is not read, which ends the stream and with it the node's work.
+                list.truncated = true;
+                return Ok(list);
+            }
+            Some(Received::Message(FileLine::Entry(entry))) => list.items.push(entry),
+            Some(Received::Message(FileLine::End)) => return Ok(list),
+            Some(Received::Unknown { .. }) => {}
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// The pieces a node sends, until the one that says that it was the last. An error aborts the reply, so that nobody takes a
+/// part for the whole.
+fn pieces(stream: BufReader<Stream>) -> Body {
+    Body::from_stream(stream::try_unfold(stream, |mut stream| async move {
+        let length = stream.read_u32_le().await? as usize;
+        if length > MAX_PIECE {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        if length == 0 {
+            return Ok(None);
+        }
+        let mut piece = vec![0; length];
+        stream.read_exact(&mut piece).await?;
+        Ok(Some((Bytes::from(piece), stream)))
+    }))
+}
+
+/// `bytes` is known of a file; a directory comes as an archive.
+fn reply(bytes: Option<u64>, body: Body) -> Response {
+    let mut headers = HeaderMap::new();
+    let kind = if bytes.is_some() { "application/octet-stream" } else { "application/x-tar" };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if let Some(bytes) = bytes {
+        // Not Content-Length: a file that is being written to may become shorter while it is sent.
+        headers.insert("x-muster-bytes", HeaderValue::from(bytes));
+    }
+    (headers, body).into_response()
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(Problem::new(Code::Internal, "the request failed")))
+}
