@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use muster_link::log::SegmentDir;
 use muster_link::message::Prepare;
-use muster_model::task::{Address, TaskEnd};
+use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{JobId, TaskId};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,7 @@ pub(crate) struct Ended {
 enum Line {
     Task(Box<Record>),
     Ended(Ended),
+    Outputs(Outputs),
 }
 
 /// What is found where a record may be.

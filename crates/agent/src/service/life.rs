@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use muster_link::message::{Launch, ReportPhase, ToServer};
-use muster_model::task::Address;
+use muster_model::task::{Address, Outputs};
 use muster_model::{Reason, TaskId};
 
 use crate::record::Ended;
@@ -40,6 +40,8 @@ pub(super) enum Step {
     Stop { grace_ms: u64 },
     /// See what became of it.
     Look,
+    /// Send home what it leaves behind.
+    Collect,
     /// Drop all but its files.
     Forget,
     /// Drop all.
@@ -69,6 +71,8 @@ pub(super) enum Outcome {
         at: Timestamp,
     },
     Ended(Box<Ended>),
+    /// What became of the files it was to leave behind.
+    Collected(Outputs),
     Forgotten,
     Removed,
     /// It did not work now, and may later.
@@ -92,7 +96,18 @@ pub(super) struct Life {
     has_changed: bool,
     forget: bool,
     remove: bool,
+    outputs: Collecting,
     said: Said,
+}
+
+/// The files that a task is to leave behind.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Collecting {
+    /// There are none.
+    Nothing,
+    /// They are still on this node alone.
+    Wanted,
+    Done(Outputs),
 }
 
 /// What the server was told on this connection.
@@ -102,18 +117,19 @@ enum Said {
     Ready,
     Started,
     Ended,
+    Outputs,
 }
 
 impl Life {
     /// The life of a task that was just asked for.
-    pub(super) fn begin() -> Life {
-        Life::at(Phase::Preparing)
+    pub(super) fn begin(outputs: Collecting) -> Life {
+        Life { outputs, ..Life::at(Phase::Preparing) }
     }
 
     /// The life of a task that an earlier agent knew. A launched one is looked after.
-    pub(super) fn resume(phase: Phase) -> Life {
+    pub(super) fn resume(phase: Phase, outputs: Collecting) -> Life {
         let has_changed = phase == Phase::Launching;
-        Life { has_changed, ..Life::at(phase) }
+        Life { has_changed, outputs, ..Life::at(phase) }
     }
 
     fn at(phase: Phase) -> Life {
@@ -128,6 +144,7 @@ impl Life {
             has_changed: false,
             forget: false,
             remove: false,
+            outputs: Collecting::Nothing,
             said: Said::Nothing,
         }
     }
@@ -199,6 +216,7 @@ impl Life {
             Phase::Ready => self.launch.clone().map(Step::Launch),
             Phase::Launching | Phase::Running { .. } => self.next_while_running(),
             Phase::Ended(_) if self.remove => Some(Step::Remove),
+            Phase::Ended(_) if self.outputs == Collecting::Wanted => Some(Step::Collect),
             Phase::Ended(_) => self.forget.then_some(Step::Forget),
         };
         self.is_busy = step.is_some();
@@ -245,6 +263,7 @@ impl Life {
                 self.phase = Phase::Ended(ended);
                 self.launch = None;
             }
+            Outcome::Collected(outputs) => self.outputs = Collecting::Done(outputs),
             Outcome::Forgotten => self.forget = false,
             Outcome::Removed => self.remove = false,
             // A look that failed has still to be made.
@@ -293,6 +312,10 @@ impl Life {
             (Phase::Ended(ended), _) if self.said < Said::Ended => {
                 (Said::Ended, ToServer::Ended { task, end: ended.end.clone(), at: ended.at })
             }
+            (Phase::Ended(_), _) if self.said < Said::Outputs => match &self.outputs {
+                Collecting::Done(outputs) => (Said::Outputs, ToServer::Outputs { task, outputs: outputs.clone() }),
+                Collecting::Nothing | Collecting::Wanted => return None,
+            },
             _ => return None,
         };
         self.said = said;
