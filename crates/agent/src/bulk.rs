@@ -1,20 +1,25 @@
-//! The bulk connection: logs and chunks, so that none of them ever delays a message.
+//! The bulk connection: logs, chunks and files, so that none of them ever delays a message.
 //!
 //! Whoever needs a stream waits for one; a lost connection ends all streams, and each user of one knows how to go on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_link::session::{self, Incoming, Opener, Side, Stream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::dialer::{Connected, Dialer};
+use crate::files::{Shelf, serve::serve};
 
 /// The streams' driver measures the round trip when it has something to do and ten seconds have passed. Giving it that
 /// occasion makes an idle connection show that it is alive, well before its silence would be taken for death.
 const OCCASION: Duration = Duration::from_secs(2);
 /// A connection that lasted this long was one: the next is tried at once.
 const WORKED: Duration = Duration::from_secs(1);
+/// Questions about files that are answered at once; the rest wait in the session.
+const ANSWERS: usize = 32;
 
 /// Gives streams of the bulk connection; cheap to clone.
 #[derive(Debug, Clone)]
@@ -32,13 +37,14 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     dialer: Dialer,
+    shelf: Arc<Shelf>,
     current: watch::Sender<Option<Open>>,
 }
 
 /// The keeper, to be run, and what its users hold.
-pub(crate) fn bulk(dialer: Dialer) -> (Keeper, Bulk) {
+pub(crate) fn bulk(dialer: Dialer, shelf: Arc<Shelf>) -> (Keeper, Bulk) {
     let (sender, receiver) = watch::channel(None);
-    (Keeper { dialer, current: sender }, Bulk { current: receiver })
+    (Keeper { dialer, shelf, current: sender }, Bulk { current: receiver })
 }
 
 impl Bulk {
@@ -75,7 +81,7 @@ impl Keeper {
             let reason = tokio::select! {
                 ended = drive(driver) => ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string()),
                 () = pulse.silence() => "silent".to_owned(),
-                () = refuse(incoming) => "closed".to_owned(),
+                () = answer(incoming, &self.shelf) => "closed".to_owned(),
             };
             self.current.send_replace(None);
             tracing::debug!(reason, "the bulk connection is gone");
@@ -97,10 +103,19 @@ async fn drive(driver: impl Future<Output = std::io::Result<()>>) -> std::io::Re
     }
 }
 
-/// The server opens no streams of this version; one that it opens is reset, and it knows where it stands.
-async fn refuse(mut incoming: Incoming) {
-    while let Some(stream) = incoming.next().await {
-        drop(stream);
+/// Answers what the server asks about files, until the connection is gone.
+async fn answer(mut incoming: Incoming, shelf: &Arc<Shelf>) {
+    let mut answers = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = incoming.next(), if answers.len() < ANSWERS => match stream {
+                Some(stream) => drop(answers.spawn(serve(stream, Arc::clone(shelf)))),
+                None => return,
+            },
+            Some(answered) = answers.join_next() => if let Ok(Err(error)) = answered {
+                tracing::debug!(error = %error, "a question about files was not answered to its end");
+            },
+        }
     }
 }
 
@@ -114,7 +129,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_to_a_machine_that_stopped_is_replaced() {
         let peer = Peer::new();
-        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk));
+        let shelf = Arc::new(Shelf::new("/nowhere".into()));
+        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk), shelf);
         let server = async {
             // Nothing moves its bytes, and nothing closes it either.
             let _stopped = peer.accept().await;

@@ -13,6 +13,7 @@ pub mod device;
 mod dialer;
 mod disk;
 mod environment;
+mod files;
 mod identity;
 mod machine;
 mod memory;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bulk::Bulk;
 use crate::bundle::{self, Cache, copy_tree};
 use crate::disk;
+use crate::files::Shelf;
 use crate::record::{Ended, Found, Record, TaskDir};
 
 /// Why a task cannot be prepared. In words for the user, who sees them.
@@ -43,6 +44,7 @@ pub(crate) enum Prepared {
 pub(crate) struct Means {
     pub(crate) cache: Arc<Cache>,
     pub(crate) bulk: Bulk,
+    pub(crate) shelf: Arc<Shelf>,
 }
 
 /// Prepare a task, or find that it was.

@@ -40,6 +40,9 @@ pub(crate) struct Ended {
     pub(crate) end: TaskEnd,
     pub(crate) at: Timestamp,
     pub(crate) started_at: Option<Timestamp>,
+    /// What became of the files it was to leave behind, once that is known: then the line is written again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) outputs: Option<Outputs>,
 }
 
 /// A line of the record.
@@ -48,7 +51,6 @@ pub(crate) struct Ended {
 enum Line {
     Task(Box<Record>),
     Ended(Ended),
-    Outputs(Outputs),
 }
 
 /// What is found where a record may be.
@@ -241,7 +243,7 @@ mod tests {
 
     fn ended() -> Ended {
         let end = TaskEnd { failure: None, log_bytes: Some(7) };
-        Ended { end, at: Timestamp::UNIX_EPOCH, started_at: None }
+        Ended { end, at: Timestamp::UNIX_EPOCH, started_at: None, outputs: None }
     }
 
     #[test]

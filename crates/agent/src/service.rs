@@ -32,6 +32,7 @@ use crate::bulk::bulk;
 use crate::bundle::Cache;
 use crate::control::{self, Control};
 use crate::dialer::Dialer;
+use crate::files::Shelf;
 use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
@@ -39,7 +40,7 @@ use crate::watcher::{Changes, Watcher};
 use crate::{Options, device, disk, machine, memory, start};
 
 use hands::{Hands, Report};
-use life::{Outcome, Phase};
+use life::Outcome;
 use table::Table;
 
 /// Answers about tasks that are not known here. More wait with the server, whose next message is not read before.
@@ -129,11 +130,12 @@ impl Service {
         disk::spread_out(&tasks_dir);
         let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"), &agent.identity.boot_id)?);
         let (appeared, watched) = watch::channel(());
-        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()));
+        let shelf = Arc::new(Shelf::new(tasks_dir.clone()));
+        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()), Arc::clone(&shelf));
         let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));
         let devices = device::discover(&options.devices);
         let seed = getrandom::u64().map_err(io::Error::other)?;
-        let hands = Hands::new(options, tasks_dir, Means { cache, bulk }, &devices);
+        let hands = Hands::new(options, tasks_dir, Means { cache, bulk, shelf }, &devices);
         let mut service = Service {
             capacity: machine::capacity(options, devices),
             options: options.clone(),
@@ -269,7 +271,7 @@ impl Service {
     /// Do what is next for a task, if anything is.
     fn advance(&mut self, id: &TaskId) {
         let Some(task) = self.tasks.change(id) else { return };
-        if *task.life.phase() == Phase::Preparing && task.life.is_unwanted() {
+        if task.life.is_in_vain() {
             task.cancel.cancel();
         }
         if let Some(step) = task.life.next() {

@@ -91,7 +91,8 @@ async fn try_collect(view: &Arc<View>, patterns: &[String], bulk: &Bulk) -> Resu
     let mut stream = BufReader::new(stream);
     let lacks = offer(&mut stream, &tree.manifest.text()).await.map_err(Error::Lost)?;
     let kept = send(Arc::clone(view), found, tree.listing, lacks, stream).await?;
-    let files = tree.found.iter().filter(|found| matches!(found.entry.kind, Kind::File { .. })).count() as u64;
+    let files =
+        tree.found.iter().filter(|found| matches!(found.entry.kind, Kind::File { .. })).count() as u64;
     match (kept.bundle, kept.error) {
         (Some(bundle), _) => Ok(Outputs::Collected { bundle, files, bytes: tree.manifest.bytes() }),
         (None, error) => Err(Error::Refused(error.unwrap_or_default())),
@@ -198,7 +199,8 @@ fn find(view: &View, wanted: &GlobSet) -> io::Result<Vec<Found>> {
     found.append(&mut of_output);
     // A directory of the code that has the name of the output directory cannot be told from it.
     let of_work = gather(&view.work, b"", wanted)?;
-    let is_other = |found: &Found| found.entry.path.split(|byte| *byte == b'/').next() != Some(OUTPUT.as_bytes());
+    let is_other =
+        |found: &Found| found.entry.path.split(|byte| *byte == b'/').next() != Some(OUTPUT.as_bytes());
     found.extend(of_work.into_iter().filter(is_other));
     found.sort_by(|one, other| listing::compare(&one.entry.path, &other.entry.path));
     Ok(found)
@@ -268,7 +270,14 @@ mod tests {
     fn names(patterns: &[&str]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         let (work, output) = (folder.path().join("work"), folder.path().join("output"));
-        for path in ["work/checkpoints/a/1.pt", "work/checkpoints/2.pt", "work/train.py", "work/@output/x", "output/m.json", "output/d/e"] {
+        for path in [
+            "work/checkpoints/a/1.pt",
+            "work/checkpoints/2.pt",
+            "work/train.py",
+            "work/@output/x",
+            "output/m.json",
+            "output/d/e",
+        ] {
             let path = folder.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "content").unwrap();
@@ -279,7 +288,11 @@ mod tests {
         let found = find(&view, &matcher(&patterns).unwrap()).unwrap();
         // What is found makes a listing that a server and a client take.
         let listing = listing::encode(found.iter().map(|found| &found.entry));
-        listing::decode(&listing).unwrap().iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned()).collect()
+        listing::decode(&listing)
+            .unwrap()
+            .iter()
+            .map(|entry| String::from_utf8_lossy(&entry.path).into_owned())
+            .collect()
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub(crate) async fn serve(stream: Stream, shelf: Arc<Shelf>) -> io::Result<()> {
     match control::receive(&mut stream).await? {
         Some(Received::Message(StreamHeader::Files { task, path, want })) => {
             let (sender, receiver) = mpsc::channel(AHEAD);
-            let answering = disk::work(move || Ok::<_, io::Error>(answer(&shelf, &task, &path, want, &sender)));
+            let answering =
+                disk::work(move || Ok::<_, io::Error>(answer(&shelf, &task, &path, want, &sender)));
             let (sent, answered) = tokio::join!(send(stream, receiver), answering);
             sent.and(answered?)
         }
@@ -56,7 +57,9 @@ fn answer(
     let view = match shelf.open(task) {
         Ok(Some(view)) => view,
         Ok(None) => return line(to, &failed("no_task", format!("nothing of {task} is here"))),
-        Err(error) => return line(to, &failed("unreadable", format!("the files of {task} cannot be read: {error}"))),
+        Err(error) => {
+            return line(to, &failed("unreadable", format!("the files of {task} cannot be read: {error}")));
+        }
     };
     let opened = match open(&view, path) {
         Ok(opened) => opened,

@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use muster_link::message::Launch;
 use muster_model::node::Device;
-use muster_model::task::TaskEnd;
+use muster_model::task::{Outputs, TaskEnd};
 use muster_model::{JobId, NodeId, Reason, TaskId};
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,7 @@ use super::Event;
 use super::life::{Outcome, Step};
 use super::table::Task;
 use crate::bulk::Bulk;
+use crate::files::collect::collect;
 use crate::prepare::{self, Means, Prepared, prepare};
 use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::start::{self, Watch};
@@ -109,6 +111,7 @@ impl Hands {
                 Step::Launch(launch) => work.on_disk(move |work| work.launch(&launch, &start)).await,
                 Step::Stop { grace_ms } => work.on_disk(move |work| work.stop(grace_ms)).await,
                 Step::Look => work.on_disk(move |work| work.look(node_lost)).await,
+                Step::Collect(ended) => work.collect(*ended, means).await,
                 Step::Forget => work.on_disk(Work::forget).await,
                 Step::Remove => work.on_disk(Work::remove).await,
             };
@@ -178,6 +181,28 @@ impl Work {
         self.report(outcome)
     }
 
+    /// Send home what it leaves behind, unless its job is removed meanwhile.
+    async fn collect(self, ended: Ended, means: Means) -> Report {
+        let (id, patterns) = (self.id.clone(), self.record.prepare.outputs.clone());
+        let shelf = Arc::clone(&means.shelf);
+        let opened = disk::work(move || shelf.open(&id)).await;
+        let outputs = match opened {
+            Ok(Some(view)) => tokio::select! {
+                outputs = collect(view, patterns, means.bulk) => outputs,
+                () = self.cancel.cancelled() => return self.report(Outcome::Abandoned),
+            },
+            // It never got as far as having files.
+            Ok(None) => Outputs::Failed { message: "it has no files".into() },
+            Err(error) => Outputs::Failed { message: words(&error) },
+        };
+        let ended = Ended { outputs: Some(outputs), ..ended };
+        self.on_disk(move |work| {
+            work.dir.write_ended(&ended)?;
+            Ok(Outcome::Ended(Box::new(ended)).into())
+        })
+        .await
+    }
+
     /// Write down that it ended without running, or that a machine that went down took it along.
     fn end(&mut self, failure: Reason) -> Result<Done, Error> {
         disk::make_dir(self.dir.path())?;
@@ -191,7 +216,7 @@ impl Work {
     }
 
     fn ended(&self, end: TaskEnd, at: Timestamp, started_at: Option<Timestamp>) -> Result<Done, Error> {
-        let ended = Ended { end, at, started_at };
+        let ended = Ended { end, at, started_at, outputs: None };
         self.dir.write_ended(&ended)?;
         Ok(Outcome::Ended(Box::new(ended)).into())
     }

@@ -50,7 +50,7 @@ impl Service {
             None if was_launched && !is_new_boot => Phase::Launching,
             None => Phase::Preparing,
         };
-        let mut life = Life::resume(phase);
+        let mut life = Life::resume(phase).with_outputs(!record.prepare.outputs.is_empty());
         if life.is_live() {
             if let Some(address) = &record.address {
                 self.ledger.hold(id, address);

@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 use muster_link::message::{Launch, ReportPhase, ToServer};
-use muster_model::task::{Address, Outputs};
+use muster_model::task::Address;
 use muster_model::{Reason, TaskId};
 
 use crate::record::Ended;
@@ -41,7 +41,7 @@ pub(super) enum Step {
     /// See what became of it.
     Look,
     /// Send home what it leaves behind.
-    Collect,
+    Collect(Box<Ended>),
     /// Drop all but its files.
     Forget,
     /// Drop all.
@@ -71,8 +71,6 @@ pub(super) enum Outcome {
         at: Timestamp,
     },
     Ended(Box<Ended>),
-    /// What became of the files it was to leave behind.
-    Collected(Outputs),
     Forgotten,
     Removed,
     /// It did not work now, and may later.
@@ -96,18 +94,9 @@ pub(super) struct Life {
     has_changed: bool,
     forget: bool,
     remove: bool,
-    outputs: Collecting,
+    /// It is to leave files behind.
+    has_outputs: bool,
     said: Said,
-}
-
-/// The files that a task is to leave behind.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Collecting {
-    /// There are none.
-    Nothing,
-    /// They are still on this node alone.
-    Wanted,
-    Done(Outputs),
 }
 
 /// What the server was told on this connection.
@@ -122,14 +111,14 @@ enum Said {
 
 impl Life {
     /// The life of a task that was just asked for.
-    pub(super) fn begin(outputs: Collecting) -> Life {
-        Life { outputs, ..Life::at(Phase::Preparing) }
+    pub(super) fn begin() -> Life {
+        Life::at(Phase::Preparing)
     }
 
     /// The life of a task that an earlier agent knew. A launched one is looked after.
-    pub(super) fn resume(phase: Phase, outputs: Collecting) -> Life {
+    pub(super) fn resume(phase: Phase) -> Life {
         let has_changed = phase == Phase::Launching;
-        Life { has_changed, outputs, ..Life::at(phase) }
+        Life { has_changed, ..Life::at(phase) }
     }
 
     fn at(phase: Phase) -> Life {
@@ -144,9 +133,15 @@ impl Life {
             has_changed: false,
             forget: false,
             remove: false,
-            outputs: Collecting::Nothing,
+            has_outputs: false,
             said: Said::Nothing,
         }
+    }
+
+    /// Whether it is to leave files behind.
+    #[must_use]
+    pub(super) fn with_outputs(self, has_outputs: bool) -> Life {
+        Life { has_outputs, ..self }
     }
 
     pub(super) fn phase(&self) -> &Phase {
@@ -160,6 +155,15 @@ impl Life {
     /// Whether whatever is being prepared is no longer wanted.
     pub(super) fn is_unwanted(&self) -> bool {
         self.stop_ms.is_some() || self.remove
+    }
+
+    /// Whether the step that is under way waits for the network, and nobody waits for it.
+    pub(super) fn is_in_vain(&self) -> bool {
+        match self.phase {
+            Phase::Preparing => self.is_unwanted(),
+            Phase::Ended(_) => self.remove,
+            Phase::Ready | Phase::Launching | Phase::Running { .. } => false,
+        }
     }
 
     /// Whether nothing is left to do for a task of which this became.
@@ -216,7 +220,9 @@ impl Life {
             Phase::Ready => self.launch.clone().map(Step::Launch),
             Phase::Launching | Phase::Running { .. } => self.next_while_running(),
             Phase::Ended(_) if self.remove => Some(Step::Remove),
-            Phase::Ended(_) if self.outputs == Collecting::Wanted => Some(Step::Collect),
+            Phase::Ended(ended) if self.has_outputs && ended.outputs.is_none() => {
+                Some(Step::Collect(ended.clone()))
+            }
             Phase::Ended(_) => self.forget.then_some(Step::Forget),
         };
         self.is_busy = step.is_some();
@@ -263,7 +269,6 @@ impl Life {
                 self.phase = Phase::Ended(ended);
                 self.launch = None;
             }
-            Outcome::Collected(outputs) => self.outputs = Collecting::Done(outputs),
             Outcome::Forgotten => self.forget = false,
             Outcome::Removed => self.remove = false,
             // A look that failed has still to be made.
@@ -312,10 +317,9 @@ impl Life {
             (Phase::Ended(ended), _) if self.said < Said::Ended => {
                 (Said::Ended, ToServer::Ended { task, end: ended.end.clone(), at: ended.at })
             }
-            (Phase::Ended(_), _) if self.said < Said::Outputs => match &self.outputs {
-                Collecting::Done(outputs) => (Said::Outputs, ToServer::Outputs { task, outputs: outputs.clone() }),
-                Collecting::Nothing | Collecting::Wanted => return None,
-            },
+            (Phase::Ended(ended), _) if self.said < Said::Outputs => {
+                (Said::Outputs, ToServer::Outputs { task, outputs: ended.outputs.clone()? })
+            }
             _ => return None,
         };
         self.said = said;

@@ -74,7 +74,7 @@ impl Service {
             task.life.repeat();
             return;
         }
-        let mut life = Life::begin();
+        let mut life = Life::begin().with_outputs(!prepare.outputs.is_empty());
         let address = self.ledger.claim(&id, prepare.ports);
         if let Err(error) = &address {
             life.refuse(Reason::PrepareFailed { message: error.to_string() });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_link::message::{Launch, ReportPhase, ToServer};
-use muster_model::task::{Address, TaskEnd};
+use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{Reason, TaskId};
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_oneof, proptest};
@@ -34,7 +34,7 @@ fn launch() -> Box<Launch> {
 fn ended(failure: Option<Reason>, started: bool) -> Box<Ended> {
     let end = TaskEnd { failure, log_bytes: Some(0) };
     let started_at = started.then_some(Timestamp::UNIX_EPOCH);
-    Box::new(Ended { end, at: Timestamp::UNIX_EPOCH, started_at })
+    Box::new(Ended { end, at: Timestamp::UNIX_EPOCH, started_at, outputs: None })
 }
 
 /// What comes of a step when all goes well and the task runs until it is stopped.
@@ -45,6 +45,10 @@ fn good(step: &Step) -> Outcome {
         Step::Launch(_) => Outcome::Launched,
         Step::Stop { grace_ms } => Outcome::Told { grace_ms: *grace_ms },
         Step::Look => Outcome::Running { at: Timestamp::UNIX_EPOCH },
+        Step::Collect(ended) => {
+            let outputs = Some(Outputs::Failed { message: "none match".into() });
+            Outcome::Ended(Box::new(Ended { outputs, ..*ended.clone() }))
+        }
         Step::Forget => Outcome::Forgotten,
         Step::Remove => Outcome::Removed,
     }
@@ -193,10 +197,34 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     vec(input, 0..40)
 }
 
+#[test]
+fn outputs_are_collected_once_after_the_end_and_before_anything_is_forgotten() {
+    let mut life = Life::resume(Phase::Ended(ended(None, true))).with_outputs(true);
+    life.on_forget();
+    let steps = settle(&mut life);
+    assert!(matches!(steps.as_slice(), [Step::Collect(_), Step::Forget]), "{steps:?}");
+    let mut said = Vec::new();
+    while let Some(message) = life.message(&task(), None) {
+        said.push(message);
+    }
+    assert!(matches!(said.last(), Some(ToServer::Outputs { .. })), "{said:?}");
+    assert!(matches!(said[said.len() - 2], ToServer::Ended { .. }), "{said:?}");
+}
+
+#[test]
+fn a_removal_does_not_wait_for_outputs() {
+    let mut life = Life::resume(Phase::Ended(ended(None, true))).with_outputs(true);
+    assert!(matches!(life.next(), Some(Step::Collect(_))));
+    life.on_remove();
+    assert!(life.is_in_vain());
+    life.on_done(Outcome::Abandoned);
+    assert_eq!(life.next(), Some(Step::Remove));
+}
+
 fn any_outcome(step: &Step, choice: u8) -> Outcome {
     match (step, choice % 4) {
         (_, 0) => Outcome::Failed,
-        (Step::Prepare, 1) => Outcome::Abandoned,
+        (Step::Prepare | Step::Collect(_), 1) => Outcome::Abandoned,
         (Step::Prepare | Step::Launch(_), 2) => Outcome::Impossible { failure: Reason::Hung },
         (Step::Look, 1) => Outcome::Ended(ended(None, true)),
         (Step::Look, 2) => Outcome::Starting,
@@ -208,8 +236,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn nothing_is_launched_twice_or_after_its_end_and_every_wish_comes_true(inputs in inputs()) {
-        let mut life = Life::begin();
+    fn nothing_is_launched_twice_or_after_its_end_and_every_wish_comes_true(inputs in inputs(), has_outputs in any::<bool>()) {
+        let mut life = Life::begin().with_outputs(has_outputs);
         let (mut doing, mut launched) = (None, false);
         for input in inputs {
             match input {
@@ -233,7 +261,7 @@ proptest! {
                 prop_assert!(doing.is_none());
                 let is_start = matches!(step, Step::Launch(_) | Step::Prepare | Step::End { .. });
                 prop_assert!(!(launched && is_start));
-                prop_assert!(life.is_live() || matches!(step, Step::Forget | Step::Remove));
+                prop_assert!(life.is_live() || matches!(step, Step::Collect(_) | Step::Forget | Step::Remove));
                 prop_assert!(!(life.is_unwanted() && matches!(step, Step::Launch(_) | Step::Prepare)));
                 doing = Some(step);
             }
