@@ -5,6 +5,7 @@
 mod bundle;
 mod event;
 mod failure;
+mod file;
 mod gc;
 mod job;
 mod log;
@@ -57,6 +58,8 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(job::why))
         .routes(routes!(event::follow))
         .routes(routes!(log::follow))
+        .routes(routes!(file::list))
+        .routes(routes!(file::content))
         .routes(routes!(node::list))
         .routes(routes!(job::diff))
         .routes(routes!(bundle::put).layer(DefaultBodyLimit::max(MAX_MANIFEST)))

@@ -14,6 +14,7 @@ mod http;
 mod keeper;
 mod link;
 mod log_store;
+mod outputs;
 mod memory;
 mod random;
 mod retention;

@@ -1,6 +1,7 @@
 //! Agents dialling in: the two connections of each, and what they carry.
 
 mod bulk;
+mod ways;
 
 use std::io;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use tokio::time::timeout;
 use crate::core::{ConnectionId, Input};
 use crate::http::{Failure, Params};
 use crate::state::Shared;
+
+pub(crate) use ways::Bulks;
 
 /// Messages an agent may be behind before it is cut off; enough for the largest burst of prepares to one node.
 const OUTBOX: usize = 4096;
@@ -62,7 +65,7 @@ pub(crate) async fn accept(
     Ok(upgrade.on_upgrade(async move |socket| {
         let result = match dial.channel {
             Channel::Control => serve_control(&shared, &dial.node, bytes(socket)).await,
-            Channel::Bulk => serve_bulk(&shared, bytes(socket)).await,
+            Channel::Bulk => serve_bulk(&shared, &dial.node, bytes(socket)).await,
         };
         if let Err(error) = result {
             tracing::debug!(node = %dial.node, channel = dial.channel.as_str(), %error, "a link ended");
@@ -169,9 +172,11 @@ async fn send_all(
 
 async fn serve_bulk(
     shared: &Arc<Shared>,
+    node: &NodeId,
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> io::Result<()> {
-    let (_opener, mut incoming, driver) = session::start(io, Side::Server);
+    let (opener, mut incoming, driver) = session::start(io, Side::Server);
+    let _way = shared.bulks.add(node, opener);
     let mut driver = std::pin::pin!(driver);
     let mut streams = JoinSet::new();
     loop {

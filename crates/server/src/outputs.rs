@@ -8,7 +8,7 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::FileList;
 use muster_bundle::listing::{self, Entry, Kind};
 use muster_bundle::{chunk, tar};
-use muster_model::bundle::{Chunk, Manifest};
+use muster_model::bundle::{Chunk, Manifest, ParseError};
 use muster_model::BundleId;
 use tokio::sync::mpsc;
 
@@ -124,7 +124,7 @@ impl Read for Content<'_> {
         }
         if self.at == self.chunk.len() {
             let Some(chunk) = self.opened.content.get(self.next) else { return Ok(0) };
-            let stored = self.opened.shared.chunks.get(&chunk.id)?;
+            let stored = stored(&self.opened.shared, chunk)?;
             self.chunk = chunk::decode(&chunk.id, &stored).map_err(io::Error::other)?;
             self.at = usize::try_from(std::mem::take(&mut self.skip)).unwrap_or(usize::MAX).min(self.chunk.len());
             self.next += 1;
@@ -165,14 +165,15 @@ impl Write for Pieces<'_> {
 fn read(shared: &Shared, bundle: &BundleId) -> Result<(Manifest, Vec<Entry>), Problem> {
     let row = shared.readers.bundle(bundle).map_err(|error| internal(&error))?;
     let removed = || Problem::new(Code::NotFound, "the outputs are no longer kept");
-    let manifest = row.ok_or_else(removed)?.manifest;
+    let text = row.ok_or_else(removed)?.manifest;
     let damaged = |error: &dyn std::fmt::Display| {
         tracing::error!(%bundle, %error, "outputs cannot be read");
         Problem::new(Code::Internal, "the outputs cannot be read")
     };
+    let manifest: Manifest = text.parse().map_err(|error: ParseError| damaged(&error))?;
     let mut bytes = Vec::new();
     for piece in &manifest.listing {
-        let stored = shared.chunks.get(&piece.id).map_err(|error| damaged(&error))?;
+        let stored = stored(shared, piece).map_err(|error| damaged(&error))?;
         bytes.extend(chunk::decode(&piece.id, &stored).map_err(|error| damaged(&error))?);
         if bytes.len() > listing::MAX_BYTES {
             return Err(damaged(&"the listing is too long"));
@@ -180,6 +181,10 @@ fn read(shared: &Shared, bundle: &BundleId) -> Result<(Manifest, Vec<Entry>), Pr
     }
     let entries = listing::decode(&bytes).map_err(|error| damaged(&error))?;
     Ok((manifest, entries))
+}
+
+fn stored(shared: &Shared, chunk: &Chunk) -> io::Result<Vec<u8>> {
+    shared.chunks.read(&chunk.id)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "a chunk is missing"))
 }
 
 /// What is in a directory, or the file itself; `None` if there is nothing at the path.

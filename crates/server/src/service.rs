@@ -22,6 +22,7 @@ use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::engines::Engines;
 use crate::http::{Door, router};
+use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::retention::{self, Keep};
 use crate::state::{Activity, Shared};
@@ -177,6 +178,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         readers,
         engines,
         logs,
+        bulks: Bulks::default(),
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth: Auth::open(&home).map_err(io_error("read the server's secrets"))?,

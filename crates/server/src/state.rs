@@ -13,6 +13,7 @@ use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
 use crate::engines::Engines;
+use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::retention::Keep;
 
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub engines: Arc<Engines>,
     pub logs: Arc<LogStore>,
     pub chunks: ChunkStore,
+    pub bulks: Bulks,
     pub auth: Auth,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,

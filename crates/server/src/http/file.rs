@@ -99,9 +99,10 @@ async fn find(shared: &Shared, job: String, query: &FilesQuery) -> Result<Place,
             };
             return Err(problem.hint(format!("`muster show {id}` lists its attempts and tasks")));
         };
-        let outputs = match task.outputs {
+        let mut outputs = readers.outputs(&id, number).map_err(|error| internal(&error))?;
+        let outputs = match outputs.remove(&rank) {
             Some(Outputs::Collected { bundle, .. }) => Some(bundle),
-            _ => None,
+            Some(Outputs::Failed { .. } | Outputs::Removed { .. }) | None => None,
         };
         Ok(Place { task: attempt.task(rank), node: task.placement.node, outputs })
     })
