@@ -29,6 +29,7 @@ pub struct CreateJob {
 
 /// Options of `POST /jobs`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct CreateJobQuery {
     /// Check everything and show the job that would be made, without making it.
@@ -154,6 +155,7 @@ pub struct JobPage {
 
 /// Which jobs to list.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ListJobs {
     /// Only jobs in these states, separated by commas.
@@ -214,6 +216,7 @@ pub struct EventView {
 
 /// Which events to send.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     /// Only those after this one; a `Last-Event-ID` header says the same.
@@ -226,6 +229,7 @@ pub struct EventsQuery {
 
 /// Which part of a job's log to send.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct LogsQuery {
     /// Only this rank.

@@ -3,6 +3,7 @@
 //! A handler reads its request, asks the core or the readers, and shapes the reply. It decides nothing.
 
 mod bundle;
+mod describe;
 mod event;
 mod failure;
 mod job;
@@ -19,6 +20,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use describe::Token;
 pub(crate) use failure::{Failure, Params};
 use muster_api::problem::{Code, Problem};
 use utoipa::OpenApi;
@@ -31,7 +33,7 @@ use crate::state::{Shared, Visit};
 const MAX_BODY: usize = 8 << 20;
 
 #[derive(OpenApi)]
-#[openapi(info(
+#[openapi(components(schemas(Problem)), modifiers(&Token), info(
     title = "Muster",
     description = "Runs training code as distributed jobs. Errors are RFC 9457 problem documents with stable codes.",
     license(name = "Apache-2.0")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{BundleStatus, PutBundle};
@@ -11,15 +11,16 @@ use muster_model::ChunkId;
 use muster_model::bundle::Manifest;
 use muster_model::spec::FieldError;
 
-use super::failure::{Failure, Json};
+use super::describe::{Always, Reads, Takes};
+use super::failure::{Failure, Json, Segment};
 use super::job::read;
 use crate::chunk_store::{MAX_CHUNK, MAX_CHUNKS, PutError, bundle_id};
 use crate::core::{Input, internal};
 use crate::state::Shared;
 
 /// Name a bundle. Once nothing is missing it can be used; until then, send what is, and ask again.
-#[utoipa::path(post, path = "/api/v1/bundles", tag = "bundles", request_body = PutBundle,
-    responses((status = 200, body = BundleStatus), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/bundles", tag = "bundles", operation_id = "put_bundle", request_body = PutBundle,
+    responses((status = 200, body = BundleStatus), Always, Reads, Takes))]
 pub(super) async fn put(
     State(shared): State<Arc<Shared>>,
     Json(request): Json<PutBundle>,
@@ -51,12 +52,12 @@ pub(super) async fn put(
 }
 
 /// Send a chunk.
-#[utoipa::path(put, path = "/api/v1/chunks/{chunk}", tag = "bundles", params(("chunk" = String, Path)),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(put, path = "/api/v1/chunks/{chunk}", tag = "bundles", operation_id = "put_chunk", params(("chunk" = ChunkId, Path)),
+    request_body(content = inline(super::describe::Bytes), content_type = "application/octet-stream"),
+    responses((status = 204, description = "It is kept."), Always, Reads, Takes))]
 pub(super) async fn put_chunk(
     State(shared): State<Arc<Shared>>,
-    Path(chunk): Path<String>,
+    Segment(chunk): Segment,
     body: Body,
 ) -> Result<StatusCode, Failure> {
     let id: ChunkId =

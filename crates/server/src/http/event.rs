@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures::stream;
 use muster_api::problem::Problem;
-use muster_api::view::{EventView, EventsQuery};
+use muster_api::view::EventsQuery;
 use muster_model::JobId;
 use tokio::sync::watch;
 
-use super::failure::{Failure, Params};
+use super::describe::{Always, JobEvents, OnJob, Reads};
+use super::failure::{Failure, Params, Segment};
 use super::job::{read, resolve, row};
 use super::sse;
 use crate::core::internal;
@@ -24,12 +25,12 @@ use crate::view;
 const PAGE: u32 = 500;
 
 /// Follow a job's events. Server-sent events `event` (an `EventView`) and, last, `end`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/events", tag = "jobs", params(EventsQuery, ("job" = String, Path)),
-    responses((status = 200, body = EventView, content_type = "text/event-stream"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/events", tag = "jobs", operation_id = "follow_events", params(EventsQuery, ("job" = String, Path)),
+    responses((status = 200, body = JobEvents, content_type = "text/event-stream"),
+        Always, Reads, OnJob))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     Params(query): Params<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {

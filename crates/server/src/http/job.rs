@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use muster_api::problem::{Code, Problem};
@@ -15,7 +15,8 @@ use muster_model::job::Event;
 use muster_model::spec::{FieldError, JobSpec};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
 
-use super::failure::{self, Failure, Json, Params};
+use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
+use super::failure::{self, Failure, Json, Params, Segment};
 use crate::core::{Input, Submission, internal};
 use crate::state::Shared;
 use crate::view;
@@ -26,11 +27,11 @@ const DEFAULT_PAGE: u32 = 100;
 const MAX_KEY: usize = 255;
 
 /// Make a job.
-#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", params(CreateJobQuery,
+#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", operation_id = "create_job", params(CreateJobQuery,
     ("Idempotency-Key" = Option<String>, Header, description = "Repeating a request with the same key makes one job.")),
     request_body = CreateJob,
     responses((status = 201, body = JobDetail), (status = 200, body = Preview, description = "dry run"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+        Always, Reads, Takes, Conflicts))]
 pub(super) async fn create(
     State(shared): State<Arc<Shared>>,
     Params(query): Params<CreateJobQuery>,
@@ -109,8 +110,8 @@ fn digest(request: &CreateJob) -> String {
 }
 
 /// List jobs, newest first.
-#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(ListJobs),
-    responses((status = 200, body = JobPage), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", operation_id = "list_jobs", params(ListJobs),
+    responses((status = 200, body = JobPage), Always, Reads))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(query): Params<ListJobs>,
@@ -153,11 +154,11 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
 }
 
 /// Show a job: by id, unique prefix, name, or `last`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "id, prefix, name or `last`")),
-    responses((status = 200, body = JobDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", operation_id = "show_job", params(("job" = String, Path, description = "id, prefix, name or `last`")),
+    responses((status = 200, body = JobDetail), Always, OnJob))]
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Json<JobDetail>, Failure> {
     let detail = read(&shared, move |readers| {
         let id = resolve(readers, &job)?;
@@ -168,11 +169,11 @@ pub(super) async fn show(
 }
 
 /// Ask a job to end.
-#[utoipa::path(post, path = "/api/v1/jobs/{job}/stop", tag = "jobs", params(("job" = String, Path)), request_body = Option<StopJob>,
-    responses((status = 200, body = JobSummary), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/stop", tag = "jobs", operation_id = "stop_job", params(("job" = String, Path)), request_body = Option<StopJob>,
+    responses((status = 200, body = JobSummary), Always, OnJob, Reads, Takes))]
 pub(super) async fn stop(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     body: Bytes,
 ) -> Result<Json<JobSummary>, Failure> {
     let StopJob { grace_ms } = failure::optional(&body)?;
@@ -184,11 +185,11 @@ pub(super) async fn stop(
 }
 
 /// Remove a job that is over, with its log and files.
-#[utoipa::path(delete, path = "/api/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path)),
-    responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(delete, path = "/api/v1/jobs/{job}", tag = "jobs", operation_id = "remove_job", params(("job" = String, Path)),
+    responses((status = 204, description = "It is gone."), Always, OnJob))]
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<StatusCode, Failure> {
     let id = read(&shared, move |readers| resolve(readers, &job)).await?;
     shared.core.ask(|reply| Input::Remove(id.clone(), reply)).await?;
@@ -200,11 +201,11 @@ pub(super) async fn remove(
 }
 
 /// Why a job waits, or why it ended.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", params(("job" = String, Path)),
-    responses((status = 200, body = Why), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", operation_id = "explain_job", params(("job" = String, Path)),
+    responses((status = 200, body = Why), Always, OnJob))]
 pub(super) async fn why(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Json<Why>, Failure> {
     let id = read(&shared, move |readers| resolve(readers, &job)).await?;
     if let Some(why) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {

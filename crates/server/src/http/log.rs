@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event;
 use base64::Engine as _;
@@ -23,7 +23,8 @@ use muster_store::JobRow;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::failure::{Failure, Params};
+use super::describe::{Always, LogEvents, OnJob, Reads};
+use super::failure::{Failure, Params, Segment};
 use super::job::{read, resolve, row};
 use super::sse;
 use crate::core::internal;
@@ -38,12 +39,12 @@ const ARRIVAL: Duration = Duration::from_secs(5);
 const FILL: usize = 256 * 1024;
 
 /// Read or follow a job's output. Server-sent events `log` (a `LogChunk`) and, last, `end`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/logs", tag = "jobs", params(LogsQuery, ("job" = String, Path)),
-    responses((status = 200, body = LogChunk, content_type = "text/event-stream"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/logs", tag = "jobs", operation_id = "follow_logs", params(LogsQuery, ("job" = String, Path)),
+    responses((status = 200, body = LogEvents, content_type = "text/event-stream"),
+        Always, Reads, OnJob))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     Params(query): Params<LogsQuery>,
 ) -> Result<Response, Failure> {
     let row = read(&shared, move |readers| {
