@@ -4,10 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::command::{logs, nodes, ps, rm, run, server, show, stop, version, wait, why};
-use crate::error::Error;
+use crate::command::{explain, logs, nodes, ps, rm, run, server, show, stop, version, wait, why};
+use crate::error::{Code, Error, Format, usage};
 
 /// What this crate leaves to the binary it is a part of.
 pub struct Hooks {
@@ -73,6 +73,7 @@ enum Command {
     Rm(rm::Args),
     Why(why::Args),
     Nodes(nodes::Args),
+    Explain(explain::Args),
     Server(server::Args),
     Version(version::Args),
     /// The node side
@@ -91,16 +92,19 @@ struct Words {
 
 /// Runs the command that the words name, the first of which is the program.
 pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
-    let cli = match parse(words.collect()) {
-        Ok(cli) => cli,
+    let words: Vec<OsString> = words.collect();
+    // Of a line that cannot be read it can only be guessed whether JSON was meant.
+    let own = words.iter().take_while(|word| *word != "--");
+    let guess = if own.clone().any(|word| word == "--json") { Format::Json } else { Format::Text };
+    let (cli, format) = match parse(words) {
+        Ok(parsed) => parsed,
         Err(error) => {
-            // Help goes to stdout, and whoever closes that has seen enough.
-            let _ = error.print();
+            usage::report(&error, guess);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
     dispatch(cli.command, hooks).unwrap_or_else(|error| {
-        error.report();
+        error.report(format);
         error.exit_code()
     })
 }
@@ -116,26 +120,27 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Rm(args) => block_on(rm::run(&args)),
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
+        Command::Explain(args) => explain::run(&args),
         Command::Server(args) => server::run(args, hooks),
         Command::Version(args) => version::run(&args),
         Command::Agent(args) => Ok((hooks.agent_run)(args.words)),
         // The binary branches off before it gets here.
-        Command::Supervise(_) => Err(Error::input("`supervise` is for the agent to start")),
+        Command::Supervise(_) => Err(Error::new(Code::Usage, "`supervise` is for the agent to start")),
     }
 }
 
 /// Runs a command that talks to a server. One thread is enough, and starts in no time.
 pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode, Error>>) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::io("start", &error))?;
+    let runtime = runtime.map_err(|error| Error::io(Code::SystemFailed, "start", &error))?;
     runtime.block_on(command)
 }
 
 /// Reads a command line. `muster run job.yaml --nodes 4` means `muster run --file=job.yaml --nodes 4`: the first word
 /// of a command takes all that follow it, so a file in its place is found only afterwards, and the line read again.
-fn parse(mut words: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let cli = Cli::try_parse_from(&words)?;
-    let Command::Run(args) = &cli.command else { return Ok(cli) };
+fn parse(mut words: Vec<OsString>) -> Result<(Cli, Format), clap::Error> {
+    let (cli, format) = read(&words)?;
+    let Command::Run(args) = &cli.command else { return Ok((cli, format)) };
     let taken = &args.flags.command;
     let place = words.len().saturating_sub(taken.len());
     let is_file = taken.first().is_some_and(|word| is_yaml(word))
@@ -143,12 +148,29 @@ fn parse(mut words: Vec<OsString>) -> Result<Cli, clap::Error> {
         && place.checked_sub(1).is_some_and(|before| words[before] != "--")
         && words.get(place) == taken.first();
     if !is_file {
-        return Ok(cli);
+        return Ok((cli, format));
     }
     let mut flag = OsString::from("--file=");
     flag.push(&words[place]);
     words[place] = flag;
-    Cli::try_parse_from(&words)
+    read(&words)
+}
+
+/// One command line, and whether its errors are to be JSON too.
+fn read(words: &[OsString]) -> Result<(Cli, Format), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    let format = if wants_json(&matches) { Format::Json } else { Format::Text };
+    // As `Cli::parse` has it: an error here names the command with its usage.
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+    Ok((cli, format))
+}
+
+/// Whether the command that is named was given its `--json`.
+fn wants_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, inner)) => wants_json(inner),
+        None => matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json),
+    }
 }
 
 fn is_yaml(word: &OsStr) -> bool {
@@ -157,12 +179,10 @@ fn is_yaml(word: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn run_args(words: &[&str]) -> run::Args {
-        match parse(words.iter().map(OsString::from).collect()).unwrap().command {
+        match parse(words.iter().map(OsString::from).collect()).unwrap().0.command {
             Command::Run(args) => *args,
             other => panic!("not `run`: {other:?}"),
         }
@@ -223,6 +243,7 @@ mod tests {
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use
+        explain: Explain an error code, or list all of them
         server: Start, stop or look at the private server
         version: Show the version
         ");
@@ -255,6 +276,20 @@ mod tests {
             let error = parse(words.iter().map(OsString::from).collect()).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(meant), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_was_asked_for_json_has_its_errors_in_json_too() {
+        for (words, expected) in [
+            (&["muster", "ps", "--json"][..], Format::Json),
+            (&["muster", "server", "status", "--json"], Format::Json),
+            (&["muster", "ps"], Format::Text),
+            // The job's own flag, not ours.
+            (&["muster", "run", "--", "x", "--json"], Format::Text),
+        ] {
+            let (_, format) = parse(words.iter().map(OsString::from).collect()).unwrap();
+            assert_eq!(format, expected, "{words:?}");
         }
     }
 

@@ -14,7 +14,7 @@ use muster_api::model::quantity::format_bytes;
 use muster_api::model::{BundleId, ChunkId};
 use muster_api::view::PutBundle;
 
-use crate::error::{self, chain};
+use crate::error::{self, Code, chain};
 use crate::progress::Bar;
 use crate::session::Session;
 use crate::terminal;
@@ -73,15 +73,10 @@ impl From<Error> for error::Error {
         let text = chain(&error);
         match error {
             Error::Server(error) => error,
-            Error::Walk(_) | Error::Read { .. } => {
-                Self::input(text).hint("make it readable, or leave it out: write its name into .musterignore")
-            }
-            Error::Name { .. } => {
-                Self::input(text).hint("rename it, or leave it out: write its name into .musterignore")
-            }
-            Error::Changed { .. } => Self::failed(text)
-                .hint("wait until it is at rest, or leave it out: write its name into .musterignore"),
-            Error::Refused { .. } => Self::failed(text),
+            Error::Walk(_) | Error::Read { .. } => Self::new(Code::BundleFileUnreadable, text),
+            Error::Name { .. } => Self::new(Code::BundleNameInvalid, text),
+            Error::Changed { .. } => Self::new(Code::BundleFileChanges, text),
+            Error::Refused { .. } => Self::new(Code::BundleRefused, text),
         }
     }
 }

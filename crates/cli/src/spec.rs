@@ -11,7 +11,7 @@ use muster_api::model::JobSpec;
 use muster_api::model::spec::FieldError;
 use serde_json::{Map, Value};
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 
 mod file;
 mod flags;
@@ -31,8 +31,7 @@ pub(crate) struct Here {
 impl Here {
     pub fn now() -> Result<Self, Error> {
         let directory = std::env::current_dir().map_err(|error| {
-            Error::io("find the current directory", &error)
-                .hint("it may have been removed: `cd` to another one")
+            Error::io(Code::CurrentDirectoryMissing, "find the current directory", &error)
         })?;
         Ok(Self { directory, environment: std::env::vars_os().collect() })
     }

@@ -104,7 +104,6 @@ pub(crate) fn hint(text: &str) {
 
 /// A value as JSON on stdout, for people's `jq` as much as for programs.
 pub(crate) fn say_json(value: &impl Serialize) -> Result<(), Error> {
-    let json = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))?;
+    let json = serde_json::to_string_pretty(value).map_err(|error| Error::encoding("JSON", error))?;
     say(&json)
 }

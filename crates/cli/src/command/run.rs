@@ -10,7 +10,7 @@ use muster_api::model::spec::{JobSpec, Target};
 use muster_api::view::{CreateJob, JobDetail};
 
 use super::state;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::interrupt::Interrupts;
 use crate::session::Session;
 use crate::snapshot::{self, Snapshot};
@@ -117,8 +117,9 @@ fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> 
 /// A text that nobody has used before: the job is made once, however often its request is repeated.
 fn idempotency_key() -> Result<String, Error> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::failed(format!("the system gives no random numbers: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::new(Code::SystemFailed, format!("the system gives no random numbers: {error}"))
+    })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -133,8 +134,7 @@ async fn preview(args: &Args, request: &Request) -> Result<ExitCode, Error> {
         terminal::say_json(&preview)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let yaml = serde_yaml_ng::to_string(&preview.spec)
-        .map_err(|error| Error::failed(format!("cannot write YAML: {error}")))?;
+    let yaml = serde_yaml_ng::to_string(&preview.spec).map_err(|error| Error::encoding("YAML", error))?;
     terminal::to_stdout(yaml.as_bytes())?;
     if !request.spec.in_place {
         let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();

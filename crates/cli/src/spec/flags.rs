@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use muster_api::client;
-use muster_api::model::spec::FieldError;
+use muster_api::model::spec::{FieldCode, FieldError};
 use serde_json::{Map, Value, json};
 
 use super::Here;
-use crate::error::Error;
+use crate::error::{Code, Error};
 
 /// What to run, where, with what. Values are texts: what they mean, the model says for files and flags alike.
 #[derive(Debug, Default, Args)]
@@ -138,9 +138,9 @@ impl Flags {
         let mut env = Map::new();
         for given in &self.env {
             let shown = given.to_string_lossy();
-            let mut wrong = |message: String| errors.push(FieldError::new("--env", message));
+            let mut wrong = |code, message: String| errors.push(FieldError::new("--env", code, message));
             let Some(text) = given.to_str() else {
-                wrong(format!("`{shown}` is not valid UTF-8"));
+                wrong(FieldCode::NotUtf8, format!("`{shown}` is not valid UTF-8"));
                 continue;
             };
             let (name, value) = match text.split_once('=') {
@@ -148,11 +148,17 @@ impl Flags {
                 None => match here.environment.get(given.as_os_str()).map(|value| value.to_str()) {
                     Some(Some(value)) => (text, value.to_owned()),
                     Some(None) => {
-                        wrong(format!("`{text}` is set here to something that is not valid UTF-8"));
+                        wrong(
+                            FieldCode::NotUtf8,
+                            format!("`{text}` is set here to something that is not valid UTF-8"),
+                        );
                         continue;
                     }
                     None => {
-                        wrong(format!("`{text}` is not set here; write {text}=VALUE"));
+                        wrong(
+                            FieldCode::VariableNotSet,
+                            format!("`{text}` is not set here; write {text}=VALUE"),
+                        );
                         continue;
                     }
                 },
@@ -168,12 +174,14 @@ impl Flags {
         let mut words = Vec::new();
         for (i, word) in self.command.iter().enumerate() {
             let text = word.to_str().ok_or_else(|| {
-                Error::input(format!(
-                    "word {} of the command, `{}`, is not valid UTF-8",
-                    i + 1,
-                    word.to_string_lossy()
-                ))
-                .hint("a job is stored as text; rename the file, or call it from a script")
+                Error::new(
+                    Code::CommandNotUtf8,
+                    format!(
+                        "word {} of the command, `{}`, is not valid UTF-8",
+                        i + 1,
+                        word.to_string_lossy()
+                    ),
+                )
             })?;
             words.push(text);
         }
@@ -208,6 +216,6 @@ impl Flags {
             None if error.field == "env" && !self.env.is_empty() => "--env",
             None => return error,
         };
-        FieldError::new(name, error.message)
+        FieldError::new(name, error.code, error.message)
     }
 }

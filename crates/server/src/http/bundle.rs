@@ -1,5 +1,6 @@
 //! Code: ask what is missing, send it, and the bundle is there.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
@@ -9,7 +10,7 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::{BundleStatus, PutBundle};
 use muster_model::ChunkId;
 use muster_model::bundle::Manifest;
-use muster_model::spec::FieldError;
+use muster_model::spec::{FieldCode, FieldError};
 
 use super::describe::{Always, Reads, Takes};
 use super::failure::{Failure, Json, Segment};
@@ -29,14 +30,12 @@ pub(super) async fn put(
     let too_long = manifest.chunks.iter().position(|chunk| chunk.bytes > MAX_CHUNK as u64);
     if let Some(i) = too_long {
         let message = format!("must be at most {MAX_CHUNK}");
-        return Err(Problem::fields(vec![FieldError::new(format!("chunks[{i}].bytes"), message)]).into());
+        let field = format!("chunks[{i}].bytes");
+        return Err(Problem::fields(vec![FieldError::new(field, FieldCode::OutOfRange, message)]).into());
     }
     if manifest.chunks.len() > MAX_CHUNKS {
-        return Err(Problem::fields(vec![FieldError::new(
-            "chunks",
-            format!("must be at most {MAX_CHUNKS}"),
-        )])
-        .into());
+        let message = format!("must be at most {MAX_CHUNKS}");
+        return Err(Problem::fields(vec![FieldError::new("chunks", FieldCode::OutOfRange, message)]).into());
     }
     let id = bundle_id(&manifest);
     let (store, asked, name) = (shared.clone(), manifest.clone(), id.clone());
@@ -71,8 +70,11 @@ pub(super) async fn put_chunk(
         Err(error @ PutError::Mismatch) => Err(Problem::new(Code::ChunkMismatch, error.to_string()).into()),
         Err(PutError::Io(error)) => {
             tracing::error!(%error, "a chunk cannot be written");
-            let problem =
-                Problem::new(Code::Unavailable, format!("the server cannot keep the chunk: {error}"));
+            let code = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::ServerDiskFull,
+                _ => Code::Unavailable,
+            };
+            let problem = Problem::new(code, format!("the server cannot keep the chunk: {error}"));
             Err(problem.hint("check free space in the server's data directory").into())
         }
     }

@@ -40,6 +40,7 @@ impl IntoResponses for Always {
             (401, "The bearer token is missing or wrong."),
             (500, "The server failed; its log has the request's id."),
             (503, "The server cannot write now, or is stopping; the same request may work later."),
+            (507, "The server's disk is full."),
         ])
     }
 }
@@ -172,7 +173,7 @@ mod tests {
                 let id = operation["operationId"].as_str().unwrap_or_default();
                 assert!(ids.insert(id), "{method} {path}: another operation has the id `{id}`");
                 let responses = operation["responses"].as_object().unwrap();
-                for status in ["401", "500", "503"] {
+                for status in ["401", "500", "503", "507"] {
                     assert!(responses.contains_key(status), "{method} {path}: add `Always` to its responses");
                 }
                 for (status, response) in responses {

@@ -12,7 +12,7 @@ use muster_api::view::{
 };
 use muster_model::JobId;
 use muster_model::job::Event;
-use muster_model::spec::{FieldError, JobSpec};
+use muster_model::spec::{FieldCode, FieldError, JobSpec};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
@@ -67,12 +67,14 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         None => {
             let names = shared.engines.names().join(", ");
             let message = format!("this server has no {} engine; it has: {names}", spec.on.engine());
-            errors.push(FieldError::new("on", message));
+            errors.push(FieldError::new("on", FieldCode::NotSupported, message));
         }
     }
     for name in request.environment.iter().flat_map(|environment| environment.keys()) {
         if name.is_empty() || name.contains(['=', '\0']) {
-            errors.push(FieldError::new("environment", format!("`{name}` cannot be the name of a variable")));
+            let shown: String = name.chars().take(60).collect();
+            let message = format!("`{shown}` cannot be the name of a variable");
+            errors.push(FieldError::new("environment", FieldCode::InvalidValue, message));
         }
     }
     let unsupported = [
@@ -88,7 +90,7 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         unsupported
             .iter()
             .filter(|(_, asked, _)| *asked)
-            .map(|(field, _, why)| FieldError::new(*field, *why)),
+            .map(|(field, _, why)| FieldError::new(*field, FieldCode::NotSupported, *why)),
     );
     if errors.is_empty() { Ok(spec) } else { Err(Problem::fields(errors)) }
 }
@@ -133,15 +135,17 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
     for state in query.state.iter().flat_map(|states| states.split(',')) {
         match state.trim().parse() {
             Ok(state) => states.push(state),
-            Err(message) => errors.push(FieldError::new("state", message)),
+            Err(message) => errors.push(FieldError::new("state", FieldCode::InvalidValue, message)),
         }
     }
     if !query.limit.is_none_or(|limit| (1..=1000).contains(&limit)) {
-        errors.push(FieldError::new("limit", "must be a whole number from 1 to 1000"));
+        let message = "must be a whole number from 1 to 1000";
+        errors.push(FieldError::new("limit", FieldCode::OutOfRange, message));
     }
     let before_seq = match query.cursor.as_ref().map(|cursor| cursor.parse()) {
         Some(Err(_)) => {
-            errors.push(FieldError::new("cursor", "is not one this server gave; start without it"));
+            let message = "is not one this server gave; start without it";
+            errors.push(FieldError::new("cursor", FieldCode::InvalidValue, message));
             None
         }
         Some(Ok(seq)) => Some(seq),
@@ -232,10 +236,10 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
     match readers.resolve(selector).map_err(|error| internal(&error))? {
         Resolution::One(id) => Ok(id),
         Resolution::None if selector == "last" => {
-            Err(Problem::new(Code::NotFound, "there are no jobs yet")
+            Err(Problem::new(Code::JobNotFound, "there are no jobs yet")
                 .hint("`muster run -- COMMAND` makes one"))
         }
-        Resolution::None => Err(Problem::new(Code::NotFound, format!("there is no job `{shown}`"))
+        Resolution::None => Err(Problem::new(Code::JobNotFound, format!("there is no job `{shown}`"))
             .hint("`muster ps --all` lists them; a name, an id or the beginning of one will do")),
         Resolution::Many(fitting) => {
             let list: Vec<String> =
@@ -248,7 +252,7 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
 
 pub(super) fn row(readers: &Readers, id: &JobId) -> Result<JobRow, Problem> {
     let row = readers.job(id).map_err(|error| internal(&error))?;
-    row.ok_or_else(|| Problem::new(Code::NotFound, format!("there is no job `{id}`")))
+    row.ok_or_else(|| Problem::new(Code::JobNotFound, format!("there is no job `{id}`")))
 }
 
 fn show_one(readers: &Readers, id: &JobId) -> Result<JobDetail, Problem> {

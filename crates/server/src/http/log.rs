@@ -16,7 +16,7 @@ use futures::stream;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{LogChunk, LogStream, LogsQuery};
 use muster_link::log::{Reader, Record, Stream, Tail};
-use muster_model::spec::FieldError;
+use muster_model::spec::{FieldCode, FieldError};
 use muster_model::task::TaskPhase;
 use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
@@ -55,7 +55,7 @@ pub(super) async fn follow(
     let cursor = query.cursor.as_deref().map(parse_cursor).transpose()?;
     if let Some(rank) = query.task.filter(|rank| *rank >= row.spec.nodes) {
         let message = format!("there is no task {rank}; the job's tasks are 0 to {}", row.spec.nodes - 1);
-        return Err(Problem::fields(vec![FieldError::new("task", message)]).into());
+        return Err(Problem::fields(vec![FieldError::new("task", FieldCode::OutOfRange, message)]).into());
     }
     if query.tail.is_some() && query.attempt.is_none_or(|attempt| attempt == row.job.attempt) {
         arrival(&shared, &row, query.task).await;
@@ -103,8 +103,10 @@ fn parse_cursor(text: &str) -> Result<Cursor, Problem> {
         });
         Some(Cursor { attempt: attempt.parse().ok()?, offsets: offsets.collect::<Option<_>>()? })
     });
-    let problem =
-        || Problem::fields(vec![FieldError::new("cursor", "must be ATTEMPT@RANK:OFFSET,RANK:OFFSET…")]);
+    let problem = || {
+        let message = "must be ATTEMPT@RANK:OFFSET,RANK:OFFSET…";
+        Problem::fields(vec![FieldError::new("cursor", FieldCode::InvalidValue, message)])
+    };
     parsed.ok_or_else(problem)
 }
 
