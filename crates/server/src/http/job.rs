@@ -1,6 +1,7 @@
 //! Jobs: make, list, show, stop, remove, and why.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -14,6 +15,7 @@ use muster_model::JobId;
 use muster_model::job::Event;
 use muster_model::spec::{FieldCode, FieldError, JobSpec};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
+use tokio::time::{sleep, timeout};
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, Segment};
@@ -23,6 +25,10 @@ use crate::view;
 
 /// Jobs on a page when the caller does not say.
 const DEFAULT_PAGE: u32 = 100;
+/// An agent connects within a moment of the server's start, or something is wrong with it.
+const ARRIVAL: Duration = Duration::from_secs(3);
+/// How often to look whether it has.
+const LOOK: Duration = Duration::from_millis(10);
 /// The longest key a client may choose.
 const MAX_KEY: usize = 255;
 
@@ -53,9 +59,31 @@ pub(super) async fn create(
         environment: request.environment,
         idempotency: key.zip(digest),
     };
-    let id = shared.core.ask(|reply| Input::Submit(Box::new(submission), reply)).await?;
+    let id = submit(&shared, submission).await?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
     Ok((StatusCode::CREATED, Json(detail)).into_response())
+}
+
+/// A server that has just started knows its nodes by what they had the last time. Whoever asks for more than that is looked
+/// at again once they have spoken.
+async fn submit(shared: &Shared, submission: Submission) -> Result<JobId, Problem> {
+    let ask = |submission| shared.core.ask(|reply| Input::Submit(Box::new(submission), reply));
+    let too_much =
+        |problem: &Problem| problem.errors.iter().any(|error| error.code == FieldCode::NotEnoughResources);
+    match ask(submission.clone()).await {
+        Err(problem) if too_much(&problem) => {
+            // Whoever does not come in time is taken at its last word.
+            drop(timeout(ARRIVAL, nodes_to_speak(shared)).await);
+            ask(submission).await
+        }
+        answer => answer,
+    }
+}
+
+async fn nodes_to_speak(shared: &Shared) {
+    while shared.core.ask(Input::Nodes).await.is_ok_and(|nodes| nodes.iter().any(|node| !node.connected)) {
+        sleep(LOOK).await;
+    }
 }
 
 /// Everything about a request that can be checked without looking at other jobs.
@@ -182,7 +210,7 @@ pub(super) async fn stop(
 ) -> Result<Json<JobSummary>, Failure> {
     let StopJob { grace_ms } = failure::optional(&body)?;
     let id = read(&shared, move |readers| resolve(readers, &job)).await?;
-    let event = Event::Stop { grace: grace_ms.map(std::time::Duration::from_millis) };
+    let event = Event::Stop { grace: grace_ms.map(Duration::from_millis) };
     shared.core.ask(|reply| Input::Job(id.clone(), event, reply)).await?;
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::row_summary(&row)))
