@@ -202,6 +202,9 @@ pub struct Why {
 pub struct EventView {
     /// Grows with time; the SSE id.
     pub seq: u64,
+    /// The job it happened to.
+    #[serde(default)]
+    pub job: Option<JobId>,
     /// When.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -223,6 +226,22 @@ pub struct EventsQuery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
     /// Go on until the job is over; otherwise only what is there.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// Which events of all jobs to send.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct AllEventsQuery {
+    /// Only those after this one; a `Last-Event-ID` header says the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// Where to begin without `after`: at about so many events before the newest; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<u32>,
+    /// Go on for as long as there is somebody to send them to; otherwise only what is there.
     #[serde(default)]
     pub follow: bool,
 }

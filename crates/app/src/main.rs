@@ -19,8 +19,14 @@ fn main() -> ExitCode {
             None => ExitCode::from(2),
         },
         _ => {
-            let hooks =
-                Hooks { openapi: muster_server::openapi, server_run: server::run, agent_run: agent::run };
+            let hooks = Hooks {
+                openapi: muster_server::openapi,
+                server_run: server::run,
+                agent_run: agent::run,
+                settings: config::SETTINGS,
+                check_config: config::check,
+                devices: || muster_agent::device::discover(&[]),
+            };
             muster_cli::main(std::env::args_os(), &hooks)
         }
     }

@@ -5,9 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use muster_api::model::node::Device;
 
-use crate::command::{explain, logs, nodes, ps, rm, run, server, show, stop, version, wait, why};
+use crate::command::{
+    clone, completion, config, events, exit_codes, explain, logs, nodes, ps, rm, run, server, show, stop,
+    submit, version, wait, why,
+};
 use crate::error::{Code, Error, Format, usage};
+use crate::terminal::{self, When};
 
 /// What this crate leaves to the binary it is a part of.
 pub struct Hooks {
@@ -17,6 +22,25 @@ pub struct Hooks {
     pub server_run: fn(ServerOptions) -> ExitCode,
     /// `agent`, with the words after it.
     pub agent_run: fn(Vec<OsString>) -> ExitCode,
+    /// Everything that `config.toml` may set.
+    pub settings: &'static [Setting],
+    /// What is wrong with the text of a `config.toml`, in the words of whoever reads it in earnest.
+    pub check_config: fn(&str) -> Result<(), String>,
+    /// The accelerators of this machine, as its agent finds them. May take seconds.
+    pub devices: fn() -> Vec<Device>,
+}
+
+/// One thing that `config.toml` may set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Its table and name: `local.slots`.
+    pub key: &'static str,
+    /// What holds when it is not set, for people.
+    pub default: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+    /// A value, as one would type it.
+    pub example: &'static str,
 }
 
 /// How a server is to run.
@@ -43,13 +67,16 @@ Examples:
   muster ps
   muster logs -f last
 
-A job is named by its id, the beginning of it, its name, or `last`. Every command takes --json.
+A job is named by its id, the beginning of it, its name, or `last`. Every command takes --json, \
+and --color auto, always or never.
 
 Exit codes:
-  0    done; of `run` and `wait`, the job's own: see `muster run --help`
+  0    done; of `run`, `clone` and `wait`, the job's own
+  1    of `server status`: none runs; of `doctor`: something is broken
   2    what was asked for is wrong
   124  a timeout
   125  muster itself failed
+`muster help exit-codes` has them all.
 
 Environment:
   MUSTER_HOME    where the private server keeps its data
@@ -58,6 +85,10 @@ Environment:
   NO_COLOR       no colours"
 )]
 struct Cli {
+    /// When there are colours: auto, always, never
+    // Told once, in the root's help, rather than in that of every command.
+    #[arg(long, global = true, hide = true, value_name = "WHEN", value_enum, default_value_t)]
+    color: When,
     #[command(subcommand)]
     command: Command,
 }
@@ -65,9 +96,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Submit(Box<submit::Args>),
+    Clone(Box<clone::Args>),
     Ps(ps::Args),
     Show(show::Args),
     Logs(logs::Args),
+    Events(events::Args),
     Wait(wait::Args),
     Stop(stop::Args),
     Rm(rm::Args),
@@ -75,7 +109,11 @@ enum Command {
     Nodes(nodes::Args),
     Explain(explain::Args),
     Server(server::Args),
+    Config(config::Args),
+    Completion(completion::Args),
     Version(version::Args),
+    #[command(name = "exit-codes", hide = true)]
+    ExitCodes(exit_codes::Args),
     /// The node side
     #[command(hide = true)]
     Agent(Words),
@@ -103,6 +141,7 @@ pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    terminal::set_colours(cli.color);
     dispatch(cli.command, hooks).unwrap_or_else(|error| {
         error.report(format);
         error.exit_code()
@@ -112,9 +151,12 @@ pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
 fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
     match command {
         Command::Run(args) => block_on(run::run(&args)),
+        Command::Submit(args) => block_on(submit::run(&args)),
+        Command::Clone(args) => block_on(clone::run(&args)),
         Command::Ps(args) => block_on(ps::run(&args)),
         Command::Show(args) => block_on(show::run(&args)),
         Command::Logs(args) => block_on(logs::run(&args)),
+        Command::Events(args) => block_on(events::run(&args)),
         Command::Wait(args) => block_on(wait::run(&args)),
         Command::Stop(args) => block_on(stop::run(&args)),
         Command::Rm(args) => block_on(rm::run(&args)),
@@ -122,7 +164,10 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Nodes(args) => block_on(nodes::run(&args)),
         Command::Explain(args) => explain::run(&args),
         Command::Server(args) => server::run(args, hooks),
+        Command::Config(args) => config::run(&args, hooks),
+        Command::Completion(args) => completion::run(&args, Cli::command()),
         Command::Version(args) => version::run(&args),
+        Command::ExitCodes(args) => exit_codes::run(&args),
         Command::Agent(args) => Ok((hooks.agent_run)(args.words)),
         // The binary branches off before it gets here.
         Command::Supervise(_) => Err(Error::new(Code::Usage, "`supervise` is for the agent to start")),
@@ -211,7 +256,9 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Examples:"), "`{name}` has no examples");
             let has_json = command.get_arguments().any(|argument| argument.get_id() == "json");
-            assert!(has_json || command.has_subcommands(), "`{name}` has no --json");
+            // What `completion` prints is for a shell to read.
+            let needs_json = !command.has_subcommands() && name != "completion";
+            assert!(has_json || !needs_json, "`{name}` has no --json");
         }
     }
 
@@ -235,9 +282,12 @@ mod tests {
             .collect();
         insta::assert_snapshot!(shown.join("\n"), @r"
         run: Run a command as a job, on one task or many
+        submit: Submit the job of a file and return at once
+        clone: Submit a job again, as it was or with changes
         ps: List jobs
         show: Show everything about a job: its spec, tasks, attempts, and why it ended
         logs: Show what a job's tasks have written
+        events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over
         stop: Stop jobs
         rm: Remove jobs that are over, with their logs and files
@@ -245,6 +295,8 @@ mod tests {
         nodes: Show the machines, their devices, and what of them is in use
         explain: Explain an error code, or list all of them
         server: Start, stop or look at the private server
+        config: Show or change the settings, and where each comes from
+        completion: Print what makes a shell complete muster's commands and flags
         version: Show the version
         ");
     }
@@ -252,7 +304,7 @@ mod tests {
     #[test]
     fn a_yaml_file_in_the_place_of_a_command_is_read_and_flags_may_follow_it() {
         let args = run_args(&["muster", "run", "-d", "train.yaml", "--nodes", "4", "--", "python", "x.py"]);
-        assert_eq!(args.flags.file.as_deref(), Some(Path::new("train.yaml")));
+        assert_eq!(args.file.as_deref(), Some(Path::new("train.yaml")));
         assert_eq!(args.flags.nodes.as_deref(), Some("4"));
         assert_eq!(args.flags.command, ["python", "x.py"]);
     }
@@ -260,10 +312,46 @@ mod tests {
     #[test]
     fn the_words_of_a_command_are_its_own() {
         let args = run_args(&["muster", "run", "-N", "2", "--", "job.yaml", "--nodes", "3"]);
-        assert_eq!((args.flags.file, args.flags.command.len()), (None, 3));
+        assert_eq!((args.file, args.flags.command.len()), (None, 3));
         let args = run_args(&["muster", "run", "python", "train.yaml", "-N", "3", "--", "x"]);
         assert_eq!(args.flags.command, ["python", "train.yaml", "-N", "3", "--", "x"]);
         assert_eq!(args.flags.nodes, None);
+    }
+
+    /// `docs/reference/cli.md` as it should be: what every command's `--help` says.
+    fn reference() -> String {
+        let mut text = "# The command line\n\nWhat `--help` says, of every command. Generated: \
+            `INSTA_UPDATE=always cargo test -p muster-cli reference` writes it anew.\n"
+            .to_owned();
+        let mut root = Cli::command().term_width(100);
+        root.build();
+        let mut add = |heading: String, mut command: clap::Command| {
+            let help = command.render_help().to_string();
+            let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+            text.push_str(&format!("\n{heading}\n\n```text\n{}\n```\n", help.join("\n").trim_end()));
+        };
+        add("## muster".into(), root.clone());
+        for command in root.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
+            add(format!("## muster {}", command.get_name()), command.clone());
+            for inner in command.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
+                add(format!("### muster {} {}", command.get_name(), inner.get_name()), inner.clone());
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_committed_reference_is_what_help_says() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/cli.md");
+        // As with the other snapshots.
+        if std::env::var_os("INSTA_UPDATE").is_some_and(|how| how == "always") {
+            std::fs::write(&path, reference()).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == reference(),
+            "docs/reference/cli.md is out of date: INSTA_UPDATE=always cargo test -p muster-cli reference"
+        );
     }
 
     #[test]

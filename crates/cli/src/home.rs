@@ -59,12 +59,21 @@ impl Home {
         Ok(Self { folder: current.join(folder) })
     }
 
+    #[cfg(test)]
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     pub fn socket(&self) -> PathBuf {
         self.folder.join("server.sock")
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("config.toml")
     }
 
     pub fn log(&self) -> PathBuf {

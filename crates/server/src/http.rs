@@ -55,6 +55,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(job::stop))
         .routes(routes!(job::why))
         .routes(routes!(event::follow))
+        .routes(routes!(event::follow_all))
         .routes(routes!(log::follow))
         .routes(routes!(node::list))
         .routes(routes!(bundle::put))

@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use super::{Body, Client, Error, Events, Logs, Method, encode};
 use crate::view::{
-    BundleStatus, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList,
-    Preview, PutBundle, ServerView, StopJob, Why,
+    AllEventsQuery, BundleStatus, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs,
+    LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -60,6 +60,16 @@ impl Client {
             ("follow", query.follow.then(|| "true".to_owned())),
         ];
         self.stream(&with_query(&job_path(selector, "/events"), &pairs)).await.map(Events)
+    }
+
+    /// What happened lately, to all jobs.
+    pub async fn all_events(&self, query: &AllEventsQuery) -> Result<Events, Error> {
+        let pairs = [
+            ("after", query.after.map(|seq| seq.to_string())),
+            ("tail", query.tail.map(|count| count.to_string())),
+            ("follow", query.follow.then(|| "true".to_owned())),
+        ];
+        self.stream(&with_query("/events", &pairs)).await.map(Events)
     }
 
     /// What a job's tasks wrote.

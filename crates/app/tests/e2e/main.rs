@@ -2,6 +2,7 @@
 //!
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
+mod config;
 mod conformance;
 mod crash;
 mod docs;
@@ -13,6 +14,7 @@ mod selector;
 mod server;
 mod snapshot;
 mod stop;
+mod submit;
 mod tree;
 
 use std::process::Command;

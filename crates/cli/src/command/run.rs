@@ -1,11 +1,13 @@
 //! `muster run`: submits a job, and stays with it unless told otherwise.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
 use muster_api::client::Client;
+use muster_api::model::BundleId;
 use muster_api::model::spec::{JobSpec, Target};
 use muster_api::view::{CreateJob, JobDetail};
 
@@ -14,7 +16,7 @@ use crate::error::{Code, Error};
 use crate::interrupt::Interrupts;
 use crate::session::Session;
 use crate::snapshot::{self, Snapshot};
-use crate::spec::{self, Flags, Here, Request};
+use crate::spec::{self, Base, Flags, Here, Request};
 use crate::terminal;
 
 mod attached;
@@ -53,6 +55,9 @@ Exit codes:
 pub(crate) struct Args {
     #[command(flatten)]
     pub flags: Flags,
+    /// Read the job from a YAML or JSON file (- for stdin); flags go on top of it
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// Do not wait for it: print its id
     #[arg(short, long)]
     detach: bool,
@@ -65,30 +70,58 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let how = How { detach: args.detach, dry_run: args.dry_run, json: args.json };
+    from_file(&args.flags, args.file.as_deref(), how).await
+}
+
+/// How to go on with a job that is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub detach: bool,
+    pub dry_run: bool,
+    pub json: bool,
+}
+
+/// Makes a job of flags on top of a file, with the code as it is here.
+pub(super) async fn from_file(flags: &Flags, file: Option<&Path>, how: How) -> Result<ExitCode, Error> {
     let here = Here::now()?;
-    let request = spec::assemble(&args.flags, &here)?;
-    if args.dry_run {
-        return preview(args, &request).await;
+    let request = spec::assemble(flags, Base::read(file, &here)?, &here)?;
+    if how.dry_run {
+        return preview(flags, &request, how.json).await;
     }
     let session = Arc::new(Session::open().await?);
-    let bundle = if request.spec.in_place {
-        None
-    } else {
-        let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
-        Some(snapshot::upload(&request.workdir.path, &leave_out, &session).await?)
-    };
-    let environment = environment(&request.spec, &here);
+    let bundle = upload(&session, &request).await?;
+    submit(&session, flags, request, bundle, how, &here).await
+}
+
+/// Sends the code, if the job wants a copy of it.
+pub(super) async fn upload(session: &Session, request: &Request) -> Result<Option<BundleId>, Error> {
+    let Some(workdir) = request.code() else { return Ok(None) };
+    let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
+    Ok(Some(snapshot::upload(&workdir.path, &leave_out, session).await?))
+}
+
+/// Makes the job, and stays with it unless told otherwise.
+pub(super) async fn submit(
+    session: &Arc<Session>,
+    flags: &Flags,
+    request: Request,
+    bundle: Option<BundleId>,
+    how: How,
+    here: &Here,
+) -> Result<ExitCode, Error> {
+    let environment = environment(&request.spec, here);
     let create = CreateJob { spec: request.value, bundle, environment };
     // From here on there may be a job to answer for.
-    let interrupts = if args.detach { None } else { Some(Interrupts::listen()?) };
+    let interrupts = if how.detach { None } else { Some(Interrupts::listen()?) };
     let key = idempotency_key()?;
     let submit = async |client: &Client| {
-        client.create_job(&create, &key).await.map_err(|error| args.flags.in_users_words(error))
+        client.create_job(&create, &key).await.map_err(|error| flags.in_users_words(error))
     };
     let job = session.call(submit).await?;
     match interrupts {
-        None => detached(&job, args.json),
-        Some(interrupts) => attached::watch(&session, &job, interrupts, args.json).await,
+        None => detached(&job, how.json),
+        Some(interrupts) => attached::watch(session, &job, interrupts, how.json).await,
     }
 }
 
@@ -123,42 +156,49 @@ fn idempotency_key() -> Result<String, Error> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-async fn preview(args: &Args, request: &Request) -> Result<ExitCode, Error> {
+async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let create = CreateJob { spec: request.value.clone(), bundle: None, environment: None };
     let check = async |client: &Client| {
-        client.preview_job(&create).await.map_err(|error| args.flags.in_users_words(error))
+        client.preview_job(&create).await.map_err(|error| flags.in_users_words(error))
     };
     let preview = session.call(check).await?;
-    if args.json {
+    if json {
         terminal::say_json(&preview)?;
         return Ok(ExitCode::SUCCESS);
     }
     let yaml = serde_yaml_ng::to_string(&preview.spec).map_err(|error| Error::encoding("YAML", error))?;
     terminal::to_stdout(yaml.as_bytes())?;
-    if !request.spec.in_place {
+    if let Some(workdir) = request.code() {
         let leave_out: Vec<_> = session.home().map(|home| home.folder()).into_iter().collect();
-        let snapshot = Snapshot::take(&request.workdir.path, &leave_out)?;
+        let snapshot = Snapshot::take(&workdir.path, &leave_out)?;
         let (files, bytes) = snapshot.size();
         let bytes = muster_api::model::quantity::format_bytes(bytes);
-        terminal::remark(&format!("code: {files} files, {bytes} from {}", request.workdir.text));
+        terminal::remark(&format!("code: {files} files, {bytes} from {}", workdir.text));
         snapshot.remark_on_skipped();
     }
     terminal::remark(&format!("{} on {}: {}", preview.name, preview.spec.on, preview.why.summary));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints the id, for scripts; and what may be wanted next, for people.
 fn detached(job: &JobDetail, json: bool) -> Result<ExitCode, Error> {
     let id = &job.summary.id;
     if json {
         terminal::say_json(job)?;
-    } else {
-        terminal::say(id.as_str())?;
+        return Ok(ExitCode::SUCCESS);
     }
+    terminal::say(id.as_str())?;
     if terminal::stderr_is_terminal() {
-        terminal::remark(&format!(
-            "  muster logs -f {id}    watch it\n  muster why {id}        what it waits for\n  muster stop {id}       end it"
-        ));
+        let next = [
+            ("logs -f", "watch its output"),
+            ("show", "its state, tasks and attempts"),
+            ("why", "what it waits for"),
+            ("stop", "end it"),
+        ];
+        for (command, meaning) in next {
+            terminal::remark(&format!("  {:<32}{meaning}", format!("muster {command} {id}")));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

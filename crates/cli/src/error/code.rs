@@ -18,6 +18,8 @@ muster_api::model::catalogue! {
         ClientInternal = "client_internal" => "Report it, with the command line and the version (`muster version`).",
         /// A word of the command is not valid UTF-8, and a job is stored as text.
         CommandNotUtf8 = "command_not_utf8" => "Rename the file that it names, or call it from a script.",
+        /// config.toml cannot be read, or says something that is not to be.
+        ConfigInvalid = "config_invalid" => "Correct it; `muster config path` says where it is.",
         /// The connection to the server broke, and the server did not come back.
         ConnectionLost = "connection_lost" => "Look whether the server runs (`muster server status`), then `muster ps` to see what was done.",
         /// The current directory cannot be found.
@@ -60,6 +62,10 @@ muster_api::model::catalogue! {
         TokenInvalid = "token_invalid" => "Set MUSTER_TOKEN to the token as it was given to you, one line of plain characters.",
         /// There is no error of this code.
         NoSuchError = "no_such_error" => "`muster explain` lists all codes.",
+        /// There is no setting of this name.
+        NoSuchSetting = "no_such_setting" => "`muster config` lists all settings.",
+        /// A setting cannot have this value.
+        SettingInvalid = "setting_invalid" => "Choose a value as the message says; `muster config` shows what each setting means.",
         /// The command line cannot be read.
         Usage = "usage" => "`muster COMMAND --help` shows how the command is written, with examples.",
         /// The jobs were not over within the time given; they go on.
@@ -77,6 +83,7 @@ impl Code {
             | Self::BundleFileUnreadable
             | Self::BundleNameInvalid
             | Self::CommandNotUtf8
+            | Self::ConfigInvalid
             | Self::JobFileInvalid
             | Self::JobFileTooLarge
             | Self::JobFileUnreadable
@@ -86,6 +93,8 @@ impl Code {
             | Self::TaskNotFound
             | Self::TokenInvalid
             | Self::NoSuchError
+            | Self::NoSuchSetting
+            | Self::SettingInvalid
             | Self::Usage
             | Self::WorkdirTooWide => Kind::Input,
             Self::BundleRefused

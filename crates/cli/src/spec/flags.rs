@@ -1,4 +1,4 @@
-//! The flags of `muster run` that describe the job.
+//! The flags that describe a job, of every command that makes one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,6 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::Here;
 use crate::error::{Code, Error};
+
+/// The server says how programs send code.
+const LOST_CODE: &str = "its code is no longer on the server: submit it again with the code as it is now (`muster clone --fresh`)";
 
 /// What to run, where, with what. Values are texts: what they mean, the model says for files and flags alike.
 #[derive(Debug, Default, Args)]
@@ -77,18 +80,9 @@ pub(crate) struct Flags {
     /// What one failing task means for the others: stop (default) or continue
     #[arg(long, value_name = "stop|continue", help_heading = "Life")]
     pub on_failure: Option<String>,
-    /// Read the job from a YAML file (- for stdin); flags go on top of it
-    #[arg(short, long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
     /// What to run in every task; one word with spaces in it is a line for the shell
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub command: Vec<OsString>,
-}
-
-/// The fields that flags set, and what is wrong with them already.
-pub(super) struct Given {
-    pub fields: Vec<(&'static [&'static str], Value)>,
-    pub errors: Vec<FieldError>,
 }
 
 impl Flags {
@@ -119,19 +113,26 @@ impl Flags {
         ]
     }
 
-    /// Every field that the flags set.
-    pub(super) fn fields(&self, here: &Here) -> Result<Given, Error> {
+    /// Sets every field that the flags name, and gives what is wrong with them already.
+    pub(super) fn apply(
+        &self,
+        fields: &mut Map<String, Value>,
+        here: &Here,
+    ) -> Result<Vec<FieldError>, Error> {
         let mut errors = Vec::new();
-        let mut fields: Vec<_> =
-            self.plain().into_iter().filter_map(|(_, path, value)| Some((path, value?))).collect();
+        for (_, path, value) in self.plain() {
+            if let Some(value) = value {
+                super::set(fields, path, value);
+            }
+        }
         let env = self.env_fields(here, &mut errors);
         if !env.is_empty() {
-            fields.push((&["env"], Value::Object(env)));
+            super::set(fields, &["env"], Value::Object(env));
         }
         if let Some(command) = self.command_field(here)? {
-            fields.push((&["command"], command));
+            super::set(fields, &["command"], command);
         }
-        Ok(Given { fields, errors })
+        Ok(errors)
     }
 
     fn env_fields(&self, here: &Here, errors: &mut Vec<FieldError>) -> Map<String, Value> {
@@ -198,6 +199,9 @@ impl Flags {
     pub fn in_users_words(&self, error: client::Error) -> client::Error {
         match error {
             client::Error::Problem(mut problem) => {
+                if problem.code == muster_api::Code::BundleIncomplete {
+                    problem.hint = Some(LOST_CODE.into());
+                }
                 problem.errors = problem.errors.into_iter().map(|error| self.named(error)).collect();
                 client::Error::Problem(problem)
             }

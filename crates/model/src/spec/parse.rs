@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::field::{FieldCode, FieldError, Fields, Wrong, kind};
+use super::field::{FieldCode, FieldError, Fields, Wrong, kind, nearest};
 use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY, OnFailure,
     Resources, Retries, Target, Volume,
@@ -156,7 +156,8 @@ fn one_of<T: Copy>(value: Value, choices: &[(&str, T)]) -> Result<T, Wrong> {
     let text = text(value)?;
     choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice).ok_or_else(|| {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        Wrong::value(format!("must be {}, not `{}`", names.join(" or "), clipped(&text)))
+        let near = nearest(&text, &names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        Wrong::value(format!("must be {}, not `{}`{near}", names.join(" or "), clipped(&text)))
     })
 }
 
@@ -293,8 +294,11 @@ fn reason_codes(value: Value) -> Result<Vec<String>, Wrong> {
     let known: Vec<&str> = Reason::examples().iter().map(Reason::code).collect();
     match codes.iter().find(|code| !known.contains(&code.as_str())) {
         Some(unknown) => {
-            let known = known.join(", ");
-            Err(Wrong::value(format!("`{}` is not a reason; the reasons are {known}", clipped(unknown))))
+            let meant = match nearest(unknown, &known) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("the reasons are {}", known.join(", ")),
+            };
+            Err(Wrong::value(format!("`{}` is not a reason; {meant}", clipped(unknown))))
         }
         None => Ok(codes),
     }

@@ -196,6 +196,14 @@ fn a_wrong_type_is_named() {
         ),
         (json!({"timeout": 0}), "timeout: must be more than nothing; leave it out for no limit of its own"),
         (json!({"on_failure": "panic"}), "on_failure: must be stop or continue, not `panic`"),
+        (
+            json!({"on_failure": "contnue"}),
+            "on_failure: must be stop or continue, not `contnue`; did you mean `continue`?",
+        ),
+        (
+            json!({"retries": {"on": ["node_list"]}}),
+            "retries.on: `node_list` is not a reason; did you mean `node_lost`?",
+        ),
         (json!({"outputs": {"a": 1}}), "outputs: must be a text, not a map"),
         (json!({"endpoints": {}}), "endpoints: must be a list, not a map"),
         (json!({"setup": "a\0b"}), "setup: must not contain a NUL character"),

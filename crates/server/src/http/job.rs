@@ -13,7 +13,7 @@ use muster_api::view::{
 };
 use muster_model::JobId;
 use muster_model::job::Event;
-use muster_model::spec::{FieldCode, FieldError, JobSpec};
+use muster_model::spec::{FieldCode, FieldError, JobSpec, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +29,8 @@ const DEFAULT_PAGE: u32 = 100;
 const ARRIVAL: Duration = Duration::from_secs(3);
 /// How often to look whether it has.
 const LOOK: Duration = Duration::from_millis(10);
+/// Jobs whose names a mistyped one is compared with.
+const RECENT: u32 = 200;
 /// The longest key a client may choose.
 const MAX_KEY: usize = 255;
 
@@ -267,8 +269,12 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
             Err(Problem::new(Code::JobNotFound, "there are no jobs yet")
                 .hint("`muster run -- COMMAND` makes one"))
         }
-        Resolution::None => Err(Problem::new(Code::JobNotFound, format!("there is no job `{shown}`"))
-            .hint("`muster ps --all` lists them; a name, an id or the beginning of one will do")),
+        Resolution::None => {
+            let rest = "`muster ps --all` lists them; a name, an id or the beginning of one will do";
+            let near = nearest_job(readers, selector)?.map(|near| format!("did you mean `{near}`? "));
+            Err(Problem::new(Code::JobNotFound, format!("there is no job `{shown}`"))
+                .hint(format!("{}{rest}", near.unwrap_or_default())))
+        }
         Resolution::Many(fitting) => {
             let list: Vec<String> =
                 fitting.iter().take(5).map(|(id, name)| format!("{id} ({name})")).collect();
@@ -276,6 +282,14 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
                 .hint("write more of the id"))
         }
     }
+}
+
+/// The name or id, of the recent jobs, that a mistyped selector is nearest to.
+fn nearest_job(readers: &Readers, selector: &str) -> Result<Option<String>, Problem> {
+    let recent = readers.jobs(&JobFilter::default(), RECENT).map_err(|error| internal(&error))?;
+    let ids = recent.iter().map(|job| job.id.as_str()).filter(|_| selector.starts_with(JobId::PREFIX));
+    let known: Vec<&str> = recent.iter().map(|job| job.name.as_str()).chain(ids).collect();
+    Ok(nearest(selector, &known).map(str::to_owned))
 }
 
 pub(super) fn row(readers: &Readers, id: &JobId) -> Result<JobRow, Problem> {
