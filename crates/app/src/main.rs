@@ -26,6 +26,7 @@ fn main() -> ExitCode {
                 settings: config::SETTINGS,
                 check_config: config::check,
                 devices: || muster_agent::device::discover(&[]),
+                trees: agent::trees,
             };
             muster_cli::main(std::env::args_os(), &hooks)
         }

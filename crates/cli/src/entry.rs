@@ -8,8 +8,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    clone, completion, config, events, exit_codes, explain, logs, nodes, ps, rm, run, server, show, stop,
-    submit, version, wait, why,
+    clone, completion, config, doctor, events, exit_codes, explain, logs, nodes, ps, rm, run, server, show,
+    stop, submit, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -28,6 +28,19 @@ pub struct Hooks {
     pub check_config: fn(&str) -> Result<(), String>,
     /// The accelerators of this machine, as its agent finds them. May take seconds.
     pub devices: fn() -> Vec<Device>,
+    /// How an agent started here would end the processes of a task.
+    pub trees: fn() -> Trees,
+}
+
+/// How a task's processes are found and ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trees {
+    /// In words: `a cgroup v2`.
+    pub way: &'static str,
+    /// Nothing that a task starts can escape.
+    pub is_certain: bool,
+    /// The memory that a job asks for is also the most that it gets.
+    pub limits_memory: bool,
 }
 
 /// One thing that `config.toml` may set.
@@ -110,6 +123,7 @@ enum Command {
     Explain(explain::Args),
     Server(server::Args),
     Config(config::Args),
+    Doctor(doctor::Args),
     Completion(completion::Args),
     Version(version::Args),
     #[command(name = "exit-codes", hide = true)]
@@ -165,6 +179,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Explain(args) => explain::run(&args),
         Command::Server(args) => server::run(args, hooks),
         Command::Config(args) => config::run(&args, hooks),
+        Command::Doctor(args) => block_on(doctor::run(&args, hooks)),
         Command::Completion(args) => completion::run(&args, Cli::command()),
         Command::Version(args) => version::run(&args),
         Command::ExitCodes(args) => exit_codes::run(&args),
@@ -296,6 +311,7 @@ mod tests {
         explain: Explain an error code, or list all of them
         server: Start, stop or look at the private server
         config: Show or change the settings, and where each comes from
+        doctor: Check this machine, the configuration, the server, its engines and nodes
         completion: Print what makes a shell complete muster's commands and flags
         version: Show the version
         ");

@@ -167,6 +167,13 @@ impl Error {
         ExitCode::from(self.kind.exit_code())
     }
 
+    /// What went wrong, in one line, and what helps: for a command that goes on all the same.
+    pub fn in_words(&self) -> (String, String) {
+        let lines: Vec<&str> =
+            std::iter::once(&self.message).chain(&self.details).map(String::as_str).collect();
+        (lines.join("; "), self.remedy().unwrap_or_else(|| self.entry.remedy.to_owned()))
+    }
+
     /// Says it on stderr.
     pub fn report(&self, format: Format) {
         if self.kind == Kind::OutputClosed {

@@ -21,4 +21,4 @@ mod spec;
 mod table;
 mod terminal;
 
-pub use entry::{Hooks, ServerOptions, Setting, main};
+pub use entry::{Hooks, ServerOptions, Setting, Trees, main};

@@ -4,6 +4,7 @@
 
 mod bundle;
 mod describe;
+mod doctor;
 mod event;
 mod failure;
 mod job;
@@ -61,6 +62,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(bundle::put))
         .routes(routes!(bundle::put_chunk))
         .routes(routes!(server::show))
+        .routes(routes!(doctor::show))
         .routes(routes!(server::shutdown))
 }
 

@@ -7,6 +7,7 @@
 mod auth;
 mod chunk_store;
 mod core;
+mod doctor;
 mod engines;
 mod http;
 mod keeper;

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use super::{Body, Client, Error, Events, Logs, Method, encode};
+use crate::doctor::Doctor;
 use crate::view::{
     AllEventsQuery, BundleStatus, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs,
     LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
@@ -102,6 +103,11 @@ impl Client {
     /// The server itself.
     pub async fn server(&self) -> Result<ServerView, Error> {
         self.get("/server").await
+    }
+
+    /// How the server is, with its engines and nodes.
+    pub async fn doctor(&self) -> Result<Doctor, Error> {
+        self.get("/doctor").await
     }
 
     /// Asks the server to end; its jobs keep running.

@@ -6,6 +6,7 @@ mod config;
 mod conformance;
 mod crash;
 mod docs;
+mod doctor;
 mod gang;
 mod logs;
 mod many;
