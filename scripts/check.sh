@@ -11,11 +11,14 @@ apt_need shellcheck shellcheck || true
 lint="$(venv lint scripts/requirements-lint.txt)"
 
 # Steps are run by `step`, where `set -e` has no effect: they return their failures themselves.
-openapi_is_current() {
-    cargo run -q --locked -p muster-app -- server openapi >"$generated" || return 1
-    if ! diff -u openapi/openapi.json "$generated"; then
-        echo "openapi/openapi.json is out of date; write it anew:"
-        echo "  cargo run -q -p muster-app -- server openapi > openapi/openapi.json"
+# generated_is_current FILE WORDS...: what `muster WORDS` prints is what is committed.
+generated_is_current() {
+    local file="$1"
+    shift
+    cargo run -q --locked -p muster-app -- "$@" >"$generated" || return 1
+    if ! diff -u "$file" "$generated"; then
+        echo "$file is out of date; write it anew:"
+        echo "  cargo run -q -p muster-app -- $* > $file"
         return 1
     fi
 }
@@ -37,7 +40,8 @@ step "python format" "$lint/bin/ruff" format --check .
 step "python lint" "$lint/bin/ruff" check .
 step "shell scripts" shell_scripts_are_clean
 step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-step "openapi document is current" openapi_is_current
+step "openapi document is current" generated_is_current openapi/openapi.json server openapi
+step "page of errors is current" generated_is_current docs/reference/errors.md explain --markdown
 if [[ "${1:-}" != --static ]]; then
     tests=0
     python3 scripts/test.py run --unit || tests=1

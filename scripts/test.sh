@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands: static checks, licences and bans, every test, the demo.
+# Everything that must hold before a change lands: static checks, licences and bans, every test, the API against its document,
+# the demo.
 # Runs all of it even when something fails, then names the slowest tests and closes with one plain line of counts.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -30,10 +31,23 @@ licences() {
     "$deny" check --hide-inclusion-graph bans licenses sources
 }
 
+# The tests above have built the binary. Whatever a broken run leaves behind, its container ends.
+fuzz_api() {
+    local environment report status=0
+    environment="$(venv fuzz scripts/requirements-fuzz.txt)" || return 1
+    report="$(mktemp)"
+    python3 scripts/contain.py 240 "$report" \
+        "$environment/bin/python" scripts/fuzz_api.py --muster "$CARGO_TARGET_DIR/debug/muster" || status=$?
+    rm -f "$report"
+    return "$status"
+}
+
 part "static checks" scripts/check.sh --static
 say "checking licences, bans and sources (the first time builds cargo-deny: some minutes)"
 step "licences, bans and sources" licences
 part "the test runner" python3 scripts/test.py run
+say "sending the API what its document says, and what it does not"
+step "the API keeps to its document" fuzz_api
 say "running the demo"
 step "the demo trains a model" scripts/demo.sh
 python3 scripts/test.py summary "$MUSTER_TALLY"

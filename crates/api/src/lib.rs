@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod client;
+pub mod doctor;
 pub mod problem;
 pub mod view;
 

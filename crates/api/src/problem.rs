@@ -4,38 +4,45 @@ use muster_model::spec::FieldError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The stable name of a kind of error. Clients act on it; the text beside it is for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Code {
-    /// The selector fits several jobs.
-    Ambiguous,
-    /// The job names a bundle the server does not have whole.
-    BundleIncomplete,
-    /// The content does not have the digest it was sent under.
-    ChunkMismatch,
-    /// The server's disk has no room for what was sent.
-    DiskFull,
-    /// An idempotency key was used again for another request.
-    IdempotencyConflict,
-    /// Something failed in the server.
-    Internal,
-    /// Fields of the request are wrong; each is listed.
-    InvalidFields,
-    /// The request itself cannot be read.
-    InvalidRequest,
-    /// The job cannot do that in its state.
-    InvalidState,
-    /// The address does not take that method.
-    MethodNotAllowed,
-    /// There is no such thing.
-    NotFound,
-    /// The request is larger than the server takes.
-    TooLarge,
-    /// The server cannot write now, or is stopping; the same request may work later.
-    Unavailable,
-    /// The bearer token is missing or wrong.
-    Unauthorized,
+muster_model::catalogue! {
+    /// The stable name of a kind of error. Clients act on it; the text beside it is for people.
+    #[derive(Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Code {
+        /// The selector fits several jobs.
+        Ambiguous = "ambiguous" => "Write more letters of the id; `muster ps -a` lists the jobs.",
+        /// The job names a bundle that the server does not have whole.
+        BundleIncomplete = "bundle_incomplete" => "Run the command again: it sends what is missing.",
+        /// The content of a chunk does not have the digest it was sent under.
+        ChunkMismatch = "chunk_mismatch" => "Run the command again; if it happens again, something between client and server changes bytes.",
+        /// An idempotency key was used again for another request.
+        IdempotencyConflict = "idempotency_conflict" => "Use a new Idempotency-Key for a new request.",
+        /// Something failed in the server that should not.
+        Internal = "internal" => "Look for the request's id in the server's log, and report it.",
+        /// Fields of the request are wrong; each is listed with its own code.
+        InvalidFields = "invalid_fields" => "Correct every field that is listed; nothing was done.",
+        /// The request itself cannot be read.
+        InvalidRequest = "invalid_request" => "Correct it as the message says; openapi.json describes every request.",
+        /// The job cannot do that in its present state.
+        InvalidState = "invalid_state" => "`muster show JOB` says what state it is in; stop it, or wait until it is over.",
+        /// There is no such job.
+        JobNotFound = "job_not_found" => "`muster ps -a` lists all jobs.",
+        /// The address does not take that method.
+        MethodNotAllowed = "method_not_allowed" => "Use a method that openapi.json has for this address.",
+        /// There is nothing at the address.
+        NotFound = "not_found" => "Use an address of openapi.json; client and server may differ in version.",
+        /// The server's disk is full.
+        ServerDiskFull = "server_disk_full" => "Free space where the server keeps its data (`muster server status` says where), then try again.",
+        /// The request is larger than the server takes.
+        TooLarge = "too_large" => "Make it smaller: a job names its data, it does not contain it.",
+        /// The bearer token is missing or wrong.
+        Unauthorized = "unauthorized" => "Set MUSTER_TOKEN to the token that the server knows you by.",
+        /// The server cannot do it now, or is stopping; the same request may work later.
+        Unavailable = "unavailable" => "Try again in a moment; if it goes on, look into the server's log.",
+        /// The server is newer than the client, and says something the client does not know.
+        #[serde(other)]
+        Unknown = "unknown" => "Use a client of the server's version; the message says what is wrong.",
+    }
 }
 
 impl Code {
@@ -44,14 +51,14 @@ impl Code {
         match self {
             Self::InvalidRequest | Self::ChunkMismatch => 400,
             Self::Unauthorized => 401,
-            Self::NotFound => 404,
+            Self::JobNotFound | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::TooLarge => 413,
             Self::Ambiguous | Self::BundleIncomplete | Self::IdempotencyConflict | Self::InvalidState => 409,
             Self::InvalidFields => 422,
-            Self::Internal => 500,
+            Self::Internal | Self::Unknown => 500,
             Self::Unavailable => 503,
-            Self::DiskFull => 507,
+            Self::ServerDiskFull => 507,
         }
     }
 
@@ -61,17 +68,19 @@ impl Code {
             Self::Ambiguous => "several jobs fit",
             Self::BundleIncomplete => "the bundle is not complete",
             Self::ChunkMismatch => "the chunk is damaged",
-            Self::DiskFull => "the server's disk is full",
             Self::IdempotencyConflict => "the idempotency key was used for another request",
             Self::Internal => "the server failed",
             Self::InvalidFields => "some fields are wrong",
             Self::InvalidRequest => "the request cannot be read",
             Self::InvalidState => "not possible in this state",
+            Self::JobNotFound => "no such job",
             Self::MethodNotAllowed => "the method is not allowed",
             Self::NotFound => "not found",
+            Self::ServerDiskFull => "the server's disk is full",
             Self::TooLarge => "too large",
-            Self::Unavailable => "not available now",
             Self::Unauthorized => "not authorized",
+            Self::Unavailable => "not available now",
+            Self::Unknown => "not known to this client",
         }
     }
 }
@@ -105,10 +114,8 @@ pub struct Problem {
 impl Problem {
     /// A problem with its sentence.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        let urn =
-            serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
         Self {
-            type_uri: format!("urn:muster:problem:{urn}"),
+            type_uri: format!("urn:muster:problem:{}", code.entry().code),
             title: code.title().into(),
             status: code.status(),
             detail: detail.into(),
@@ -134,5 +141,27 @@ impl Problem {
             many => format!("{} fields are wrong", many.len()),
         };
         Self { errors, ..Self::new(Code::InvalidFields, detail) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_is_the_same_in_json() {
+        for code in Code::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.entry().code);
+        }
+    }
+
+    #[test]
+    fn a_code_of_a_newer_server_is_read_as_unknown() {
+        let mut json = serde_json::to_value(Problem::new(Code::TooLarge, "x")).unwrap();
+        json["code"] = "of_tomorrow".into();
+        json["errors"] = serde_json::json!([{"field": "x", "message": "y"}, {"field": "x", "code": "new", "message": "y"}]);
+        let problem: Problem = serde_json::from_value(json).unwrap();
+        assert_eq!(problem.code, Code::Unknown);
+        assert!(problem.errors.iter().all(|error| error.code == Default::default()));
     }
 }

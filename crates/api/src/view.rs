@@ -33,6 +33,7 @@ pub struct CreateJob {
 
 /// Options of `POST /jobs`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct CreateJobQuery {
     /// Check everything and show the job that would be made, without making it.
@@ -162,6 +163,7 @@ pub struct JobPage {
 
 /// Which jobs to list.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ListJobs {
     /// Only jobs in these states, separated by commas.
@@ -208,6 +210,9 @@ pub struct Why {
 pub struct EventView {
     /// Grows with time; the SSE id.
     pub seq: u64,
+    /// The job it happened to.
+    #[serde(default)]
+    pub job: Option<JobId>,
     /// When.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -222,6 +227,7 @@ pub struct EventView {
 
 /// Which events to send.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     /// Only those after this one; a `Last-Event-ID` header says the same.
@@ -232,8 +238,25 @@ pub struct EventsQuery {
     pub follow: bool,
 }
 
+/// Which events of all jobs to send.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct AllEventsQuery {
+    /// Only those after this one; a `Last-Event-ID` header says the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// Where to begin without `after`: at about so many events before the newest; 100 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<u32>,
+    /// Go on for as long as there is somebody to send them to; otherwise only what is there.
+    #[serde(default)]
+    pub follow: bool,
+}
+
 /// Which part of a job's log to send.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct LogsQuery {
     /// Only this rank.

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use muster_agent::Options;
+use muster_agent::tree::{Kill, Preference, Tree};
 use muster_api::client::{build, unix};
+use muster_cli::Trees;
 use muster_engine::local;
 use muster_link::dial::Server;
 
@@ -29,6 +31,23 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// How an agent started here would end the processes of a task: tried with a tree without any.
+pub fn trees() -> Trees {
+    let name = format!("doctor-{}", std::process::id());
+    // A megabyte is a limit like any other, and holds nobody here.
+    let tree = Tree::prepare(&name, Preference::Auto, Some(1 << 20));
+    let (way, is_certain) = match tree.as_ref().map(Tree::way) {
+        Ok(Kill::Cgroup2 { .. }) => ("a cgroup v2", true),
+        Ok(Kill::Cgroup1 { .. }) => ("a cgroup v1 freezer", true),
+        Ok(Kill::Walk) | Err(_) => ("a walk through /proc", false),
+    };
+    let limits_memory = tree.as_ref().is_ok_and(Tree::limits_memory);
+    if let Ok(tree) = tree {
+        tree.remove();
+    }
+    Trees { way, is_certain, limits_memory }
 }
 
 fn options(words: &[OsString]) -> anyhow::Result<Options> {

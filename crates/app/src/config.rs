@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use muster_agent::device::Declared;
 use muster_agent::tree::Preference;
+use muster_cli::Setting;
 use muster_model::quantity::{parse_bytes, parse_duration};
 use serde::Deserialize;
 
@@ -13,6 +14,36 @@ use crate::keep::Keep;
 
 /// A private server with nothing to do and nobody to talk to ends after this.
 const IDLE_EXIT: Duration = Duration::from_secs(15 * 60);
+
+/// Everything that can be set, for `muster config`. A test compares it with the types below.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "server.idle_exit",
+        default: "15m",
+        meaning: "how long the private server stays with nothing to do; or `never`",
+        example: "1h",
+    },
+    Setting {
+        key: "local.devices",
+        default: "those found",
+        meaning: "simulated devices in place of the real ones",
+        example: "[\"H100:8\"]",
+    },
+    Setting { key: "local.cpus", default: "all", meaning: "CPUs to offer", example: "8" },
+    Setting { key: "local.memory", default: "all", meaning: "memory to offer", example: "64GB" },
+    Setting {
+        key: "local.slots",
+        default: "32 for each CPU",
+        meaning: "how many tasks that ask for nothing may run at once",
+        example: "16",
+    },
+    Setting {
+        key: "local.tree_kill",
+        default: "auto",
+        meaning: "how a task's processes are found and killed: auto, cgroup2, cgroup1 or walk",
+        example: "walk",
+    },
+];
 
 /// The whole file. Every part may be absent.
 #[derive(Debug, Default, Deserialize)]
@@ -59,11 +90,31 @@ impl Config {
     pub fn load(home: &Path) -> anyhow::Result<Self> {
         let path = home.join("config.toml");
         match std::fs::read_to_string(&path) {
-            Ok(text) => toml::from_str(&text).with_context(|| format!("{} cannot be read", path.display())),
+            Ok(text) => Self::parse(&text).with_context(|| format!("{} cannot be used", path.display())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }
     }
+
+    /// Reads a file's text. A wrong value is found here, not by an agent that fails out of sight.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let config: Self = toml::from_str(text)?;
+        config.server.idle_exit()?;
+        config.local.devices()?;
+        config.local.memory_bytes()?;
+        config.local.tree_kill()?;
+        ensure!(
+            config.local.cpus.is_none_or(|cpus| cpus.is_finite() && cpus > 0.0),
+            "local.cpus: must be more than nothing"
+        );
+        ensure!(config.local.slots != Some(0), "local.slots: must be more than nothing");
+        Ok(config)
+    }
+}
+
+/// What is wrong with a file's text, for `muster config` and `muster doctor`.
+pub fn check(text: &str) -> Result<(), String> {
+    Config::parse(text).map(drop).map_err(|error| format!("{error:#}").trim_end().to_owned())
 }
 
 impl Server {
@@ -72,7 +123,7 @@ impl Server {
         match self.idle_exit.as_deref() {
             None => Ok(Some(IDLE_EXIT)),
             Some("never") => Ok(None),
-            Some(text) => Ok(Some(parse_duration(text).context("config.toml: server.idle_exit")?)),
+            Some(text) => Ok(Some(parse_duration(text).context("server.idle_exit")?)),
         }
     }
 }
@@ -85,18 +136,69 @@ impl Local {
 
     /// Memory to offer.
     pub fn memory_bytes(&self) -> anyhow::Result<Option<u64>> {
-        self.memory.as_deref().map(|text| parse_bytes(text).context("config.toml: local.memory")).transpose()
+        self.memory.as_deref().map(|text| parse_bytes(text).context("local.memory")).transpose()
     }
 
     /// The declared devices.
     pub fn devices(&self) -> anyhow::Result<Vec<Declared>> {
-        self.devices.iter().map(|text| text.parse().context("config.toml: local.devices")).collect()
+        self.devices.iter().map(|text| text.parse().context("local.devices")).collect()
     }
 
     /// How a task's processes are found and killed.
     pub fn tree_kill(&self) -> anyhow::Result<Preference> {
-        let chosen =
-            self.tree_kill.as_deref().map(|text| text.parse().context("config.toml: local.tree_kill"));
+        let chosen = self.tree_kill.as_deref().map(|text| text.parse().context("local.tree_kill"));
         Ok(chosen.transpose()?.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_and_every_wrong_value_is_named() {
+        let text =
+            "[server]\nidle_exit = \"never\"\n[local]\ndevices = [\"H100:8\"]\ncpus = 1.5\nslots = 3\n";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config.server.idle_exit().unwrap(), None);
+        assert_eq!((config.local.cpu_millis(), config.local.slots), (Some(1500), Some(3)));
+        for (text, word) in [
+            ("[server]\nidle_exit = \"soon\"", "server.idle_exit"),
+            ("[local]\ndevices = [\"a b\"]", "local.devices"),
+            ("[local]\nmemory = \"lots\"", "local.memory"),
+            ("[local]\ntree_kill = \"axe\"", "local.tree_kill"),
+            ("[local]\ncpus = -1", "local.cpus"),
+            ("[local]\nslots = 0", "local.slots"),
+            ("[local]\nslot = 1", "slot"),
+            ("[local", "TOML"),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    /// The names that the types above know, from what they say of one they do not.
+    fn known(table: &str) -> Vec<String> {
+        let error = check(&format!("{table}nothing_is_called_so = 1\n")).unwrap_err();
+        let names = error.split("expected").nth(1).expect("the error lists what it expected");
+        names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_setting_is_listed_and_its_example_is_right() {
+        let mut found = Vec::new();
+        for table in known("") {
+            found.extend(known(&format!("[{table}]\n")).into_iter().map(|key| format!("{table}.{key}")));
+        }
+        let mut listed: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+        found.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, found);
+        for Setting { key, example, .. } in SETTINGS {
+            let (table, name) = key.split_once('.').unwrap();
+            let plain = format!("[{table}]\n{name} = {example}\n");
+            let quoted = format!("[{table}]\n{name} = \"{example}\"\n");
+            assert!(check(&plain).is_ok() || check(&quoted).is_ok(), "{key} = {example}");
+        }
     }
 }

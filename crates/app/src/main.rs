@@ -20,8 +20,15 @@ fn main() -> ExitCode {
             None => ExitCode::from(2),
         },
         _ => {
-            let hooks =
-                Hooks { openapi: muster_server::openapi, server_run: server::run, agent_run: agent::run };
+            let hooks = Hooks {
+                openapi: muster_server::openapi,
+                server_run: server::run,
+                agent_run: agent::run,
+                settings: config::SETTINGS,
+                check_config: config::check,
+                devices: || muster_agent::device::discover(&[]),
+                trees: agent::trees,
+            };
             muster_cli::main(std::env::args_os(), &hooks)
         }
     }

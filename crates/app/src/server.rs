@@ -35,10 +35,6 @@ pub fn run(options: ServerOptions) -> ExitCode {
 
 fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let config = Config::load(&options.home)?;
-    // A wrong configuration is found here, not by an agent that fails out of sight.
-    config.local.devices()?;
-    config.local.memory_bytes()?;
-    config.local.tree_kill()?;
     let home = std::path::absolute(&options.home).context("the data directory")?;
     let idle_exit =
         if options.daemon && options.listen.is_none() { config.server.idle_exit()? } else { None };

@@ -2,6 +2,15 @@
 
 use clap::Args;
 
+pub(crate) mod clone;
+pub(crate) mod completion;
+pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod events;
+pub(crate) mod exit_codes;
+pub(crate) mod explain;
+pub(crate) mod files;
+pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod ps;
@@ -11,6 +20,7 @@ pub(crate) mod server;
 pub(crate) mod show;
 mod state;
 pub(crate) mod stop;
+pub(crate) mod submit;
 pub(crate) mod version;
 pub(crate) mod wait;
 pub(crate) mod why;
@@ -32,7 +42,7 @@ pub(crate) struct Jobs {
 }
 
 /// An empty one, from a shell variable that is not set, would name the list of all jobs.
-fn selector(text: &str) -> Result<String, String> {
+pub(crate) fn selector(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("a job is named by its id, the beginning of it, its name, or `last`".into());
     }

@@ -78,8 +78,7 @@ impl Display {
         }
         match self.mode {
             Mode::Json => {
-                let line = serde_json::to_vec(chunk)
-                    .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))?;
+                let line = serde_json::to_vec(chunk).map_err(|error| Error::encoding("JSON", error))?;
                 self.stdout.pending.extend_from_slice(&line);
                 self.stdout.pending.push(b'\n');
             }

@@ -4,10 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use muster_api::model::node::Device;
 
-use crate::command::{logs, nodes, ps, rm, run, server, show, stop, version, wait, why};
-use crate::error::Error;
+use crate::command::{
+    clone, completion, config, doctor, events, exit_codes, explain, logs, nodes, ps, rm, run, server, show,
+    stop, submit, version, wait, why,
+};
+use crate::error::{Code, Error, Format, usage};
+use crate::terminal::{self, When};
 
 /// What this crate leaves to the binary it is a part of.
 pub struct Hooks {
@@ -17,6 +22,38 @@ pub struct Hooks {
     pub server_run: fn(ServerOptions) -> ExitCode,
     /// `agent`, with the words after it.
     pub agent_run: fn(Vec<OsString>) -> ExitCode,
+    /// Everything that `config.toml` may set.
+    pub settings: &'static [Setting],
+    /// What is wrong with the text of a `config.toml`, in the words of whoever reads it in earnest.
+    pub check_config: fn(&str) -> Result<(), String>,
+    /// The accelerators of this machine, as its agent finds them. May take seconds.
+    pub devices: fn() -> Vec<Device>,
+    /// How an agent started here would end the processes of a task.
+    pub trees: fn() -> Trees,
+}
+
+/// How a task's processes are found and ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trees {
+    /// In words: `a cgroup v2`.
+    pub way: &'static str,
+    /// Nothing that a task starts can escape.
+    pub is_certain: bool,
+    /// The memory that a job asks for is also the most that it gets.
+    pub limits_memory: bool,
+}
+
+/// One thing that `config.toml` may set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Its table and name: `local.slots`.
+    pub key: &'static str,
+    /// What holds when it is not set, for people.
+    pub default: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+    /// A value, as one would type it.
+    pub example: &'static str,
 }
 
 /// How a server is to run.
@@ -43,13 +80,16 @@ Examples:
   muster ps
   muster logs -f last
 
-A job is named by its id, the beginning of it, its name, or `last`. Every command takes --json.
+A job is named by its id, the beginning of it, its name, or `last`. Every command takes --json, \
+and --color auto, always or never.
 
 Exit codes:
-  0    done; of `run` and `wait`, the job's own: see `muster run --help`
+  0    done; of `run`, `clone` and `wait`, the job's own
+  1    of `server status`: none runs; of `doctor`: something is broken
   2    what was asked for is wrong
   124  a timeout
   125  muster itself failed
+`muster help exit-codes` has them all.
 
 Environment:
   MUSTER_HOME    where the private server keeps its data
@@ -58,6 +98,10 @@ Environment:
   NO_COLOR       no colours"
 )]
 struct Cli {
+    /// When there are colours: auto, always, never
+    // Told once, in the root's help, rather than in that of every command.
+    #[arg(long, global = true, hide = true, value_name = "WHEN", value_enum, default_value_t)]
+    color: When,
     #[command(subcommand)]
     command: Command,
 }
@@ -65,16 +109,25 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Submit(Box<submit::Args>),
+    Clone(Box<clone::Args>),
     Ps(ps::Args),
     Show(show::Args),
     Logs(logs::Args),
+    Events(events::Args),
     Wait(wait::Args),
     Stop(stop::Args),
     Rm(rm::Args),
     Why(why::Args),
     Nodes(nodes::Args),
+    Explain(explain::Args),
     Server(server::Args),
+    Config(config::Args),
+    Doctor(doctor::Args),
+    Completion(completion::Args),
     Version(version::Args),
+    #[command(name = "exit-codes", hide = true)]
+    ExitCodes(exit_codes::Args),
     /// The node side
     #[command(hide = true)]
     Agent(Words),
@@ -91,16 +144,20 @@ struct Words {
 
 /// Runs the command that the words name, the first of which is the program.
 pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
-    let cli = match parse(words.collect()) {
-        Ok(cli) => cli,
+    let words: Vec<OsString> = words.collect();
+    // Of a line that cannot be read it can only be guessed whether JSON was meant.
+    let own = words.iter().take_while(|word| *word != "--");
+    let guess = if own.clone().any(|word| word == "--json") { Format::Json } else { Format::Text };
+    let (cli, format) = match parse(words) {
+        Ok(parsed) => parsed,
         Err(error) => {
-            // Help goes to stdout, and whoever closes that has seen enough.
-            let _ = error.print();
+            usage::report(&error, guess);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    terminal::set_colours(cli.color);
     dispatch(cli.command, hooks).unwrap_or_else(|error| {
-        error.report();
+        error.report(format);
         error.exit_code()
     })
 }
@@ -108,34 +165,42 @@ pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
 fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
     match command {
         Command::Run(args) => block_on(run::run(&args)),
+        Command::Submit(args) => block_on(submit::run(&args)),
+        Command::Clone(args) => block_on(clone::run(&args)),
         Command::Ps(args) => block_on(ps::run(&args)),
         Command::Show(args) => block_on(show::run(&args)),
         Command::Logs(args) => block_on(logs::run(&args)),
+        Command::Events(args) => block_on(events::run(&args)),
         Command::Wait(args) => block_on(wait::run(&args)),
         Command::Stop(args) => block_on(stop::run(&args)),
         Command::Rm(args) => block_on(rm::run(&args)),
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
+        Command::Explain(args) => explain::run(&args),
         Command::Server(args) => server::run(args, hooks),
+        Command::Config(args) => config::run(&args, hooks),
+        Command::Doctor(args) => block_on(doctor::run(&args, hooks)),
+        Command::Completion(args) => completion::run(&args, Cli::command()),
         Command::Version(args) => version::run(&args),
+        Command::ExitCodes(args) => exit_codes::run(&args),
         Command::Agent(args) => Ok((hooks.agent_run)(args.words)),
         // The binary branches off before it gets here.
-        Command::Supervise(_) => Err(Error::input("`supervise` is for the agent to start")),
+        Command::Supervise(_) => Err(Error::new(Code::Usage, "`supervise` is for the agent to start")),
     }
 }
 
 /// Runs a command that talks to a server. One thread is enough, and starts in no time.
 pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode, Error>>) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::io("start", &error))?;
+    let runtime = runtime.map_err(|error| Error::io(Code::SystemFailed, "start", &error))?;
     runtime.block_on(command)
 }
 
 /// Reads a command line. `muster run job.yaml --nodes 4` means `muster run --file=job.yaml --nodes 4`: the first word
 /// of a command takes all that follow it, so a file in its place is found only afterwards, and the line read again.
-fn parse(mut words: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let cli = Cli::try_parse_from(&words)?;
-    let Command::Run(args) = &cli.command else { return Ok(cli) };
+fn parse(mut words: Vec<OsString>) -> Result<(Cli, Format), clap::Error> {
+    let (cli, format) = read(&words)?;
+    let Command::Run(args) = &cli.command else { return Ok((cli, format)) };
     let taken = &args.flags.command;
     let place = words.len().saturating_sub(taken.len());
     let is_file = taken.first().is_some_and(|word| is_yaml(word))
@@ -143,12 +208,29 @@ fn parse(mut words: Vec<OsString>) -> Result<Cli, clap::Error> {
         && place.checked_sub(1).is_some_and(|before| words[before] != "--")
         && words.get(place) == taken.first();
     if !is_file {
-        return Ok(cli);
+        return Ok((cli, format));
     }
     let mut flag = OsString::from("--file=");
     flag.push(&words[place]);
     words[place] = flag;
-    Cli::try_parse_from(&words)
+    read(&words)
+}
+
+/// One command line, and whether its errors are to be JSON too.
+fn read(words: &[OsString]) -> Result<(Cli, Format), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    let format = if wants_json(&matches) { Format::Json } else { Format::Text };
+    // As `Cli::parse` has it: an error here names the command with its usage.
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+    Ok((cli, format))
+}
+
+/// Whether the command that is named was given its `--json`.
+fn wants_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, inner)) => wants_json(inner),
+        None => matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json),
+    }
 }
 
 fn is_yaml(word: &OsStr) -> bool {
@@ -157,12 +239,10 @@ fn is_yaml(word: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn run_args(words: &[&str]) -> run::Args {
-        match parse(words.iter().map(OsString::from).collect()).unwrap().command {
+        match parse(words.iter().map(OsString::from).collect()).unwrap().0.command {
             Command::Run(args) => *args,
             other => panic!("not `run`: {other:?}"),
         }
@@ -191,7 +271,9 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Examples:"), "`{name}` has no examples");
             let has_json = command.get_arguments().any(|argument| argument.get_id() == "json");
-            assert!(has_json || command.has_subcommands(), "`{name}` has no --json");
+            // What `completion` prints is for a shell to read.
+            let needs_json = !command.has_subcommands() && name != "completion";
+            assert!(has_json || !needs_json, "`{name}` has no --json");
         }
     }
 
@@ -215,15 +297,22 @@ mod tests {
             .collect();
         insta::assert_snapshot!(shown.join("\n"), @r"
         run: Run a command as a job, on one task or many
+        submit: Submit the job of a file and return at once
+        clone: Submit a job again, as it was or with changes
         ps: List jobs
         show: Show everything about a job: its spec, tasks, attempts, and why it ended
         logs: Show what a job's tasks have written
+        events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over
         stop: Stop jobs
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use
+        explain: Explain an error code, or list all of them
         server: Start, stop or look at the private server
+        config: Show or change the settings, and where each comes from
+        doctor: Check this machine, the configuration, the server, its engines and nodes
+        completion: Print what makes a shell complete muster's commands and flags
         version: Show the version
         ");
     }
@@ -231,7 +320,7 @@ mod tests {
     #[test]
     fn a_yaml_file_in_the_place_of_a_command_is_read_and_flags_may_follow_it() {
         let args = run_args(&["muster", "run", "-d", "train.yaml", "--nodes", "4", "--", "python", "x.py"]);
-        assert_eq!(args.flags.file.as_deref(), Some(Path::new("train.yaml")));
+        assert_eq!(args.file.as_deref(), Some(Path::new("train.yaml")));
         assert_eq!(args.flags.nodes.as_deref(), Some("4"));
         assert_eq!(args.flags.command, ["python", "x.py"]);
     }
@@ -239,10 +328,46 @@ mod tests {
     #[test]
     fn the_words_of_a_command_are_its_own() {
         let args = run_args(&["muster", "run", "-N", "2", "--", "job.yaml", "--nodes", "3"]);
-        assert_eq!((args.flags.file, args.flags.command.len()), (None, 3));
+        assert_eq!((args.file, args.flags.command.len()), (None, 3));
         let args = run_args(&["muster", "run", "python", "train.yaml", "-N", "3", "--", "x"]);
         assert_eq!(args.flags.command, ["python", "train.yaml", "-N", "3", "--", "x"]);
         assert_eq!(args.flags.nodes, None);
+    }
+
+    /// `docs/reference/cli.md` as it should be: what every command's `--help` says.
+    fn reference() -> String {
+        let mut text = "# The command line\n\nWhat `--help` says, of every command. Generated: \
+            `INSTA_UPDATE=always cargo test -p muster-cli reference` writes it anew.\n"
+            .to_owned();
+        let mut root = Cli::command().term_width(100);
+        root.build();
+        let mut add = |heading: String, mut command: clap::Command| {
+            let help = command.render_help().to_string();
+            let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+            text.push_str(&format!("\n{heading}\n\n```text\n{}\n```\n", help.join("\n").trim_end()));
+        };
+        add("## muster".into(), root.clone());
+        for command in root.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
+            add(format!("## muster {}", command.get_name()), command.clone());
+            for inner in command.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
+                add(format!("### muster {} {}", command.get_name(), inner.get_name()), inner.clone());
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_committed_reference_is_what_help_says() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/cli.md");
+        // As with the other snapshots.
+        if std::env::var_os("INSTA_UPDATE").is_some_and(|how| how == "always") {
+            std::fs::write(&path, reference()).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == reference(),
+            "docs/reference/cli.md is out of date: INSTA_UPDATE=always cargo test -p muster-cli reference"
+        );
     }
 
     #[test]
@@ -255,6 +380,20 @@ mod tests {
             let error = parse(words.iter().map(OsString::from).collect()).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(meant), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_was_asked_for_json_has_its_errors_in_json_too() {
+        for (words, expected) in [
+            (&["muster", "ps", "--json"][..], Format::Json),
+            (&["muster", "server", "status", "--json"], Format::Json),
+            (&["muster", "ps"], Format::Text),
+            // The job's own flag, not ours.
+            (&["muster", "run", "--", "x", "--json"], Format::Text),
+        ] {
+            let (_, format) = parse(words.iter().map(OsString::from).collect()).unwrap();
+            assert_eq!(format, expected, "{words:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use muster_api::view::{EventsQuery, LogChunk, LogsQuery, StreamEnd};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::session::{Patience, Session};
 
 /// Pieces read ahead of whoever shows them: enough that neither waits for the other in turns.
@@ -51,7 +51,7 @@ impl LogFollow {
 
     /// The next piece, or the end. A call that is cancelled loses nothing.
     pub async fn next(&mut self) -> Result<LogItem, Error> {
-        let gone = || Err(Error::failed("the log was read to its end already"));
+        let gone = || Err(Error::new(Code::ClientInternal, "the log was read to its end already"));
         self.items.recv().await.unwrap_or_else(gone)
     }
 }

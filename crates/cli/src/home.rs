@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 
 /// How often a lock that another process holds is tried again: it is held for milliseconds.
 const LOCK_POLL: Duration = Duration::from_millis(5);
@@ -40,7 +40,9 @@ pub(crate) struct Lock {
 impl Home {
     /// The folder this user's environment names.
     pub fn from_environment() -> Result<Self, Error> {
-        let current = env::current_dir().map_err(|error| Error::io("find the current directory", &error))?;
+        let current = env::current_dir().map_err(|error| {
+            Error::io(Code::CurrentDirectoryMissing, "find the current directory", &error)
+        })?;
         Self::find(&current, |name| env::var_os(name).filter(|value| !value.is_empty()))
     }
 
@@ -51,11 +53,15 @@ impl Home {
             (None, Some(data), _) if Path::new(&data).is_absolute() => Path::new(&data).join("muster"),
             (None, _, Some(home)) => Path::new(&home).join(".local/share/muster"),
             (None, _, None) => {
-                return Err(Error::input("there is no place for muster's data: HOME is not set")
-                    .hint("set MUSTER_HOME to a directory of yours, for example /var/tmp/muster"));
+                return Err(Error::new(Code::NoHome, "there is no place for muster's data: HOME is not set"));
             }
         };
         Ok(Self { folder: current.join(folder) })
+    }
+
+    #[cfg(test)]
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
     }
 
     pub fn folder(&self) -> &Path {
@@ -66,16 +72,21 @@ impl Home {
         self.folder.join("server.sock")
     }
 
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("config.toml")
+    }
+
     pub fn log(&self) -> PathBuf {
         self.folder.join("server.log")
     }
 
     /// Makes the folder, for this user alone.
     pub fn create(&self) -> Result<(), Error> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(|error| {
-            Error::io(format!("make {}", self.folder.display()), &error)
-                .hint("MUSTER_HOME moves muster's data to another directory")
-        })
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)
+            .map_err(|error| Error::io(Code::HomeUnusable, format!("make {}", self.folder.display()), &error))
     }
 
     /// What the running server says of itself; none if it never said it, or not in words we know.
@@ -86,8 +97,8 @@ impl Home {
     /// Makes this process the only one that may start or replace the server.
     pub async fn lock_start(&self, patience: Duration) -> Result<Lock, Error> {
         let busy = || {
-            Error::failed("another muster command is starting the server and does not come to an end")
-                .hint(format!("see {}", self.log().display()))
+            let message = "another muster command is starting the server and does not come to an end";
+            Error::new(Code::ServerStuck, message).hint(format!("see {}", self.log().display()))
         };
         self.lock("start.lock", patience).await?.ok_or_else(busy)
     }
@@ -100,7 +111,8 @@ impl Home {
     /// Takes a lock, or gives up: a process that waits inside the kernel could not be interrupted.
     async fn lock(&self, name: &str, patience: Duration) -> Result<Option<Lock>, Error> {
         let path = self.folder.join(name);
-        let failed = |error: &io::Error| Error::io(format!("lock {}", path.display()), error);
+        let failed =
+            |error: &io::Error| Error::io(Code::HomeUnusable, format!("lock {}", path.display()), error);
         let file = OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(|error| failed(&error))?;
         let deadline = Instant::now() + patience;

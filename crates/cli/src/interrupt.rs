@@ -8,7 +8,7 @@ use std::io::{self, BufRead, IsTerminal};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::terminal;
 
 /// What the user wants.
@@ -34,7 +34,8 @@ pub(crate) struct Interrupts {
 
 impl Interrupts {
     pub fn listen() -> Result<Self, Error> {
-        let listen = |kind| signal(kind).map_err(|error| Error::io("listen for signals", &error));
+        let listen =
+            |kind| signal(kind).map_err(|error| Error::io(Code::SystemFailed, "listen for signals", &error));
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 

@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::home::{Home, Running};
 
 /// How often a server that was killed while it started is started again.
@@ -78,8 +78,10 @@ async fn start_or_join(home: &Home) -> Result<Client, Error> {
             return start(home).await;
         }
         if Instant::now() >= deadline {
-            return Err(Error::failed(format!("{} does not answer", named(home.running().as_ref())))
-                .hint("end that process; its jobs keep running"));
+            return Err(Error::new(
+                Code::ServerStuck,
+                format!("{} does not answer", named(home.running().as_ref())),
+            ));
         }
         sleep(POLL).await;
     }
@@ -97,7 +99,7 @@ pub(crate) async fn connect(home: &Home) -> Result<Option<Client>, Error> {
         Err(client::Error::Unreachable { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            Err(Error::io(format!("open {}", home.socket().display()), &source)
+            Err(Error::io(Code::HomeUnusable, format!("open {}", home.socket().display()), &source)
                 .hint("it belongs to another user; MUSTER_HOME names a directory of your own"))
         }
         Err(error) => Err(error.into()),
@@ -118,8 +120,7 @@ pub(crate) async fn stop(home: &Home, client: &Client) -> Result<(), Error> {
     // Another client may need a server and start the next one at once: then the old one is gone, too.
     while !home.is_free().await? && home.running().map(|it| it.pid) == pid {
         if Instant::now() >= deadline {
-            return Err(Error::failed(format!("{} does not stop", named(running.as_ref())))
-                .hint("end that process; its jobs keep running"));
+            return Err(Error::new(Code::ServerStuck, format!("{} does not stop", named(running.as_ref()))));
         }
         sleep(POLL).await;
     }
@@ -165,9 +166,11 @@ enum Start {
 
 async fn start_once(home: &Home) -> Result<Start, Error> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(home.log());
-    let log = log.map_err(|error| Error::io(format!("write {}", home.log().display()), &error))?;
+    let log = log
+        .map_err(|error| Error::io(Code::HomeUnusable, format!("write {}", home.log().display()), &error))?;
     let log_start = log.metadata().map_or(0, |file| file.len());
-    let mut child = spawn(home, log).map_err(|error| Error::io("start the private server", &error))?;
+    let mut child = spawn(home, log)
+        .map_err(|error| Error::io(Code::ServerStartFailed, "start the private server", &error))?;
     let (killed, problem) = match timeout(START_DEADLINE, ready(&mut child)).await {
         Ok(Ok(true)) => match connect(home).await? {
             Some(client) => return Ok(Start::Serves(client)),
@@ -184,7 +187,7 @@ async fn start_once(home: &Home) -> Result<Start, Error> {
             (false, format!("the private server was not ready after {} seconds", START_DEADLINE.as_secs()))
         }
     };
-    let error = Error::failed(problem)
+    let error = Error::new(Code::ServerStartFailed, problem)
         .details(log_tail(&home.log(), log_start))
         .hint(format!("its log is {}", home.log().display()));
     Ok(Start::Ended { killed, error })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use muster_api::client::{self, Client, Endpoint};
 use tokio::time::{Instant, sleep};
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::home::Home;
 use crate::private;
 
@@ -32,16 +32,16 @@ pub(crate) enum Place {
 
 impl Place {
     pub fn from_environment() -> Result<Self, Error> {
-        let variable = |name: &str| match env::var(name) {
+        let variable = |name: &str, code| match env::var(name) {
             Ok(value) if !value.is_empty() => Ok(Some(value)),
             Ok(_) | Err(env::VarError::NotPresent) => Ok(None),
-            Err(env::VarError::NotUnicode(_)) => Err(Error::input(format!("{name} is not valid UTF-8"))),
+            Err(env::VarError::NotUnicode(_)) => Err(Error::new(code, format!("{name} is not valid UTF-8"))),
         };
-        let Some(address) = variable("MUSTER_SERVER")? else {
+        let Some(address) = variable("MUSTER_SERVER", Code::ServerAddressInvalid)? else {
             return Ok(Self::Private(Home::from_environment()?));
         };
         let endpoint: Endpoint = address.parse()?;
-        Ok(Self::Named(match variable("MUSTER_TOKEN")? {
+        Ok(Self::Named(match variable("MUSTER_TOKEN", Code::TokenInvalid)? {
             Some(token) => endpoint.with_token(&token)?,
             None => endpoint,
         }))

@@ -16,7 +16,7 @@ use muster_bundle::{chunk, pack};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::error::{self, chain};
+use crate::error::{self, Code as ErrorCode, chain};
 use crate::session::Session;
 use crate::terminal;
 
@@ -73,13 +73,14 @@ impl From<Error> for error::Error {
         match error {
             Error::Server(error) => error,
             Error::Walk(_) | Error::Read { .. } | Error::Pack(pack::Error::Read { .. }) => {
-                Self::input(text).hint("make it readable, or leave it out: write its name into .musterignore")
+                Self::new(ErrorCode::BundleFileUnreadable, text)
             }
-            Error::Deep { .. } | Error::Pack(pack::Error::TooMany { .. }) => Self::input(text)
-                .hint("leave out what the job does not need: write its name into .musterignore"),
-            Error::Pack(pack::Error::Changed { .. }) => Self::failed(text)
-                .hint("wait until it is at rest, or leave it out: write its name into .musterignore"),
-            Error::Refused { .. } | Error::Abandoned | Error::Died(_) => Self::failed(text),
+            Error::Deep { .. } | Error::Pack(pack::Error::TooMany { .. }) => {
+                Self::new(ErrorCode::BundleNameInvalid, text)
+            }
+            Error::Pack(pack::Error::Changed { .. }) => Self::new(ErrorCode::BundleFileChanges, text),
+            Error::Refused { .. } => Self::new(ErrorCode::BundleRefused, text),
+            Error::Abandoned | Error::Died(_) => Self::new(ErrorCode::ClientInternal, text),
         }
     }
 }
@@ -95,6 +96,11 @@ pub(crate) struct Code {
 }
 
 impl Code {
+    /// The code of a job that is there already.
+    pub fn of_job(bundle: BundleId, source: Option<Source>) -> Self {
+        Self { bundle, source, is_assumed: false, memory: None }
+    }
+
     /// Remembers what was read, for the next time. It takes its time beside whatever is done next.
     pub fn remember(&mut self) {
         if let Some((shelf, root, index)) = self.memory.take() {

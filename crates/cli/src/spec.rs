@@ -11,7 +11,7 @@ use muster_api::model::JobSpec;
 use muster_api::model::spec::FieldError;
 use serde_json::{Map, Value};
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 
 mod file;
 mod flags;
@@ -22,6 +22,9 @@ mod workdir;
 pub(crate) use flags::Flags;
 pub(crate) use workdir::Workdir;
 
+/// What a job file is called when nobody has named it.
+pub(crate) const JOB_FILE: &str = "muster.yaml";
+
 /// The machine a command is typed on.
 pub(crate) struct Here {
     pub directory: PathBuf,
@@ -31,14 +34,63 @@ pub(crate) struct Here {
 impl Here {
     pub fn now() -> Result<Self, Error> {
         let directory = std::env::current_dir().map_err(|error| {
-            Error::io("find the current directory", &error)
-                .hint("it may have been removed: `cd` to another one")
+            Error::io(Code::CurrentDirectoryMissing, "find the current directory", &error)
         })?;
         Ok(Self { directory, environment: std::env::vars_os().collect() })
     }
 
     fn home(&self) -> Option<&Path> {
         self.environment.get(std::ffi::OsStr::new("HOME")).filter(|home| !home.is_empty()).map(Path::new)
+    }
+}
+
+/// What flags go on top of.
+pub(crate) struct Base {
+    fields: Map<String, Value>,
+    /// Paths in the fields are relative to it.
+    folder: PathBuf,
+    /// The file they are from.
+    file: Option<PathBuf>,
+}
+
+impl Base {
+    /// Only what the flags say; or a file, `-` for stdin.
+    pub fn read(file: Option<&Path>, here: &Here) -> Result<Self, Error> {
+        let (fields, folder) = match file {
+            Some(path) => file::read(path, here)?,
+            None => (Map::new(), here.directory.clone()),
+        };
+        Ok(Self { fields, folder, file: file.map(Path::to_owned) })
+    }
+
+    /// The spec of another job.
+    pub fn of_job(spec: &JobSpec, here: &Here) -> Result<Self, Error> {
+        match serde_json::to_value(spec) {
+            Ok(Value::Object(fields)) => Ok(Self { fields, folder: here.directory.clone(), file: None }),
+            Ok(_) => Err(Error::new(Code::ServerForeign, "the job's spec is not a map of fields")),
+            Err(error) => Err(Error::encoding("JSON", error)),
+        }
+    }
+
+    /// Takes a field away, named as in errors: `timeout`, `env.A`. False when it is not there.
+    pub fn unset(&mut self, path: &str) -> bool {
+        fn remove(fields: &mut Map<String, Value>, path: &str) -> bool {
+            // The name of a variable may itself have a dot in it.
+            if fields.remove(path).is_some() {
+                return true;
+            }
+            match path.split_once('.') {
+                Some((first, rest)) => {
+                    fields.get_mut(first).and_then(Value::as_object_mut).is_some_and(|it| remove(it, rest))
+                }
+                None => false,
+            }
+        }
+        remove(&mut self.fields, path)
+    }
+
+    pub fn set_name(&mut self, name: String) {
+        self.fields.insert("name".into(), Value::String(name));
     }
 }
 
@@ -49,24 +101,44 @@ pub(crate) struct Request {
     pub value: Value,
     /// The same as the model reads it.
     pub spec: JobSpec,
-    pub workdir: Workdir,
+    /// None if the code is not to be taken from here.
+    pub workdir: Option<Workdir>,
+}
+
+impl Request {
+    /// The directory that is to be copied, if any is.
+    pub fn code(&self) -> Option<&Workdir> {
+        self.workdir.as_ref().filter(|_| !self.spec.in_place)
+    }
 }
 
 /// Puts a job together, or says everything that is wrong with it.
-pub(crate) fn assemble(flags: &Flags, here: &Here) -> Result<Request, Error> {
-    let (mut fields, file_folder) = match &flags.file {
-        Some(path) => file::read(path, here)?,
-        None => (Map::new(), here.directory.clone()),
-    };
-    let given = flags.fields(here)?;
-    for (path, value) in &given.fields {
-        set(&mut fields, path, value.clone());
-    }
-    let workdir = workdir::find(flags.workdir.as_deref(), &fields, &file_folder, here);
+pub(crate) fn assemble(flags: &Flags, mut base: Base, here: &Here) -> Result<Request, Error> {
+    let given = flags.apply(&mut base.fields, here)?;
+    let workdir = workdir::find(flags.workdir.as_deref(), &base.fields, &base.folder, here);
     if let Ok(workdir) = &workdir {
-        fields.insert("workdir".into(), Value::String(workdir.text.clone()));
+        base.fields.insert("workdir".into(), Value::String(workdir.text.clone()));
     }
-    let mut errors = given.errors;
+    let request = judge(flags, base, given, workdir.map(Some))?;
+    if let Some(workdir) = request.code() {
+        workdir.check_copy(here)?;
+    }
+    Ok(request)
+}
+
+/// The same for a job whose code is on the server already: no directory of this machine is looked at.
+pub(crate) fn assemble_without_code(flags: &Flags, mut base: Base, here: &Here) -> Result<Request, Error> {
+    let given = flags.apply(&mut base.fields, here)?;
+    judge(flags, base, given, Ok(None))
+}
+
+fn judge(
+    flags: &Flags,
+    base: Base,
+    mut errors: Vec<FieldError>,
+    workdir: Result<Option<Workdir>, FieldError>,
+) -> Result<Request, Error> {
+    let Base { fields, folder, file } = base;
     let value = Value::Object(fields);
     let spec = match JobSpec::from_value(value.clone()) {
         Ok(spec) => Some(spec),
@@ -77,25 +149,23 @@ pub(crate) fn assemble(flags: &Flags, here: &Here) -> Result<Request, Error> {
     };
     let workdir = workdir.map_err(|error| errors.push(error));
     match (spec, workdir) {
-        (Some(spec), Ok(workdir)) if errors.is_empty() => {
-            if !spec.in_place {
-                workdir.check_copy(here)?;
-            }
-            Ok(Request { value, spec, workdir })
-        }
-        _ => Err(with_file(Error::fields(&errors), flags, &errors)),
+        (Some(spec), Ok(workdir)) if errors.is_empty() => Ok(Request { value, spec, workdir }),
+        _ => Err(with_file(Error::fields(&errors), file.as_deref(), &folder, &errors)),
     }
 }
 
 /// A problem that does not name a flag is in the file.
-fn with_file(error: Error, flags: &Flags, errors: &[FieldError]) -> Error {
+fn with_file(error: Error, file: Option<&Path>, folder: &Path, errors: &[FieldError]) -> Error {
     let in_file = errors.iter().any(|error| !error.field.starts_with('-'));
-    match &flags.file {
+    match file {
         Some(path) if in_file => {
             error.hint(format!("fields without -- before them are those of {}", path.display()))
         }
         Some(_) => error,
         None if errors.iter().any(|error| error.field == "command") => {
+            if folder.join(JOB_FILE).is_file() {
+                return error.hint(format!("there is a job file here: muster run {JOB_FILE}"));
+            }
             error.hint("write it after the flags: muster run -- python train.py")
         }
         None => error,

@@ -3,6 +3,7 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
@@ -47,12 +48,40 @@ pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
+/// When there are colours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum When {
+    /// On a terminal, unless NO_COLOR or TERM=dumb says otherwise
+    #[default]
+    Auto,
+    /// Everywhere
+    Always,
+    /// Nowhere
+    Never,
+}
+
+/// What the command line says of colours: said once, at the start, and asked by whatever is shown.
+static WHEN: OnceLock<When> = OnceLock::new();
+
+pub(crate) fn set_colours(when: When) {
+    // The first word holds; there is only one command line.
+    let _ = WHEN.set(when);
+}
+
 pub(crate) fn stdout_has_colours() -> bool {
-    stdout_is_terminal() && colours_are_wanted()
+    has_colours(stdout_is_terminal())
 }
 
 pub(crate) fn stderr_has_colours() -> bool {
-    stderr_is_terminal() && colours_are_wanted()
+    has_colours(stderr_is_terminal())
+}
+
+fn has_colours(is_terminal: bool) -> bool {
+    match WHEN.get().copied().unwrap_or_default() {
+        When::Auto => is_terminal && colours_are_wanted(),
+        When::Always => true,
+        When::Never => false,
+    }
 }
 
 /// <https://no-color.org>, and terminals that say they are dumb.
@@ -104,7 +133,6 @@ pub(crate) fn hint(text: &str) {
 
 /// A value as JSON on stdout, for people's `jq` as much as for programs.
 pub(crate) fn say_json(value: &impl Serialize) -> Result<(), Error> {
-    let json = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))?;
+    let json = serde_json::to_string_pretty(value).map_err(|error| Error::encoding("JSON", error))?;
     say(&json)
 }

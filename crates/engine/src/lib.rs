@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use muster_model::NodeId;
-use muster_model::spec::{FieldError, JobSpec};
+use muster_model::spec::{FieldCode, FieldError, JobSpec};
 
 /// Whether muster or someone else's scheduler decides where tasks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,8 @@ impl Capabilities {
     pub fn check(&self, spec: &JobSpec) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let mut refuse = |field: &str, remedy: &str| {
-            errors.push(FieldError::new(field, format!("is not possible on {}; {remedy}", self.name)));
+            let message = format!("is not possible on {}; {remedy}", self.name);
+            errors.push(FieldError::new(field, FieldCode::NotSupported, message));
         };
         if spec.image.is_some() && !self.images {
             refuse("image", "leave it out: tasks here run with the software of the node");

@@ -27,11 +27,11 @@ fn letters(random: u64) -> String {
 }
 
 macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident = $prefix:literal, $expected:literal, $valid:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $prefix:literal, $pattern:literal, $expected:literal, $valid:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String))]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, pattern = $pattern))]
         pub struct $name(String);
 
         impl $name {
@@ -95,13 +95,13 @@ fn is_slug(rest: &str) -> bool {
 
 ids! {
     /// A snapshot of a code directory, named by its content.
-    BundleId = "bundle_", "a bundle id (bundle_ and 64 hexadecimal digits)", is_digest;
+    BundleId = "bundle_", "^bundle_[0-9a-f]{64}$", "a bundle id (bundle_ and 64 hexadecimal digits)", is_digest;
     /// A piece of a bundle, named by its content.
-    ChunkId = "chunk_", "a chunk id (chunk_ and 64 hexadecimal digits)", is_digest;
+    ChunkId = "chunk_", "^chunk_[0-9a-f]{64}$", "a chunk id (chunk_ and 64 hexadecimal digits)", is_digest;
     /// What a user asked to run.
-    JobId = "job_", "a job id (job_ and 10 letters or digits)", is_random;
+    JobId = "job_", "^job_[0-9a-hjkmnp-tv-z]{10}$", "a job id (job_ and 10 letters or digits)", is_random;
     /// A machine an engine offers.
-    NodeId = "node_", "a node id (node_ and a name)", is_slug;
+    NodeId = "node_", "^node_[0-9A-Za-z._-]{1,100}$", "a node id (node_ and a name)", is_slug;
 }
 
 impl JobId {

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod bundle;
+pub mod catalogue;
 pub mod file;
 pub mod id;
 pub mod job;

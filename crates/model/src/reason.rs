@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalogue::Entry;
+
 /// Why a task or a job ended, or went back to the queue. Serialised with its `code`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
@@ -150,6 +152,70 @@ impl Reason {
             | Self::Suspended
             | Self::Timeout { .. } => false,
         }
+    }
+
+    /// What the code means whatever the case, and what to do about it. The words for one case are [`Self::message`]
+    /// and [`Self::hint`].
+    pub fn entry(&self) -> Entry {
+        let (meaning, remedy) = match self {
+            Self::PrepareFailed { .. } => (
+                "The task's directory, files or environment could not be made on its node.",
+                "Read the message; most often the node's disk is full or a directory is not writable.",
+            ),
+            Self::CommandNotExecutable { .. } => (
+                "The program is there, but may not be executed.",
+                "Make it executable (chmod +x), or name its interpreter: `python train.py`.",
+            ),
+            Self::CommandNotFound { .. } => (
+                "There is no such program where the task ran.",
+                "Check the spelling and PATH; a program of your own directory is written ./NAME.",
+            ),
+            Self::ExitCode { .. } => (
+                "The program ended with a code other than 0.",
+                "Read its last lines: `muster logs JOB --tail 20`.",
+            ),
+            Self::Hung => (
+                "The job made no progress for too long.",
+                "Look at the last lines of each task: `muster logs JOB --tail 20`.",
+            ),
+            Self::ImagePullFailed { .. } => (
+                "The container image could not be had.",
+                "Check the image's name, and the node's access to its registry.",
+            ),
+            Self::NodeLost { .. } => (
+                "The node vanished, or restarted, with the task on it.",
+                "Run the job again, or add `retries: 1` so that it starts again by itself.",
+            ),
+            Self::OutOfMemory => (
+                "The kernel killed the task because it used more memory than it may.",
+                "Ask for more with --memory, or use a smaller batch.",
+            ),
+            Self::Preempted => (
+                "A job of higher priority needed its place.",
+                "Nothing: it goes back to the queue; a higher --priority keeps it from happening.",
+            ),
+            Self::SetupFailed { .. } => (
+                "The `setup` script failed, and the command was not started.",
+                "Read what the script wrote: `muster logs JOB`.",
+            ),
+            Self::Signal { .. } => (
+                "A signal ended the task.",
+                "Signal 9 is often the kernel killing for memory (see `dmesg`), 11 a crash in native code.",
+            ),
+            Self::StoppedByUser => {
+                ("Someone asked for it to stop.", "Nothing; to run it again, submit it again.")
+            }
+            Self::SupervisorLost => (
+                "The process that watches the task was killed, and the task was ended with it.",
+                "Run the job again, or add `retries: 1`; do not kill `muster supervise` processes.",
+            ),
+            Self::Suspended => ("It was paused.", "Bring it back with `muster start JOB`."),
+            Self::Timeout { .. } => (
+                "It ran longer than its timeout.",
+                "Give it more time with --timeout, or find out where it hangs with `muster logs JOB`.",
+            ),
+        };
+        Entry { code: self.code(), meaning, remedy }
     }
 
     /// One line for people.

@@ -19,7 +19,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use field::FieldError;
+pub use field::{FieldCode, FieldError, nearest};
 
 /// The most tasks a gang may have: beyond any cluster, small enough that a typing error is caught.
 pub const MAX_NODES: u32 = 100_000;

@@ -27,7 +27,7 @@ pub(crate) fn full(what: &str, directory: &Path) -> Problem {
     let free = free.map_or_else(|_| "unknown".into(), format_bytes);
     let directory = directory.display();
     Problem::new(
-        Code::DiskFull,
+        Code::ServerDiskFull,
         format!("{what}: the disk that holds {directory} is full ({free} free); nothing was changed"),
     )
     .hint("make room there, `muster gc` or `muster rm JOB` may help, then try again; what runs is not harmed")

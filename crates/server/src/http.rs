@@ -3,6 +3,8 @@
 //! A handler reads its request, asks the core or the readers, and shapes the reply. It decides nothing.
 
 mod bundle;
+mod describe;
+mod doctor;
 mod event;
 mod failure;
 mod file;
@@ -21,6 +23,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use describe::Token;
 pub(crate) use failure::{Failure, Params};
 use muster_api::problem::{Code, Problem};
 use utoipa::OpenApi;
@@ -35,7 +38,7 @@ const MAX_BODY: usize = 8 << 20;
 const MAX_MANIFEST: usize = 128 << 20;
 
 #[derive(OpenApi)]
-#[openapi(info(
+#[openapi(components(schemas(Problem)), modifiers(&Token), info(
     title = "Muster",
     description = "Runs training code as distributed jobs. Errors are RFC 9457 problem documents with stable codes.",
     license(name = "Apache-2.0")
@@ -57,6 +60,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(job::stop))
         .routes(routes!(job::why))
         .routes(routes!(event::follow))
+        .routes(routes!(event::follow_all))
         .routes(routes!(log::follow))
         .routes(routes!(file::list))
         .routes(routes!(file::content))
@@ -67,6 +71,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(bundle::put_chunks))
         .routes(routes!(gc::collect))
         .routes(routes!(server::show))
+        .routes(routes!(doctor::show))
         .routes(routes!(server::shutdown))
 }
 

@@ -9,6 +9,7 @@ mod bundle;
 mod chunk_store;
 mod core;
 mod disk;
+mod doctor;
 mod engines;
 mod http;
 mod keeper;

@@ -96,7 +96,7 @@ fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
 }
 
 pub(crate) fn event(row: EventRow) -> EventView {
-    EventView { seq: row.seq, at: row.at, attempt: row.attempt, kind: row.kind, body: row.body }
+    EventView { seq: row.seq, job: row.job, at: row.at, attempt: row.attempt, kind: row.kind, body: row.body }
 }
 
 pub(crate) fn end(row: &JobRow) -> StreamEnd {

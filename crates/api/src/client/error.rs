@@ -92,7 +92,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } => true,
-            Self::Problem(problem) => problem.code == Code::Unavailable,
+            Self::Problem(problem) => matches!(problem.code, Code::ServerDiskFull | Code::Unavailable),
             Self::Protocol(_) => false,
         }
     }

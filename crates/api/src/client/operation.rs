@@ -3,10 +3,11 @@
 
 use bytes::Bytes;
 
-use super::{Body, Client, Error, Events, Logs, Method, encode};
+use super::{Body, Client, Download, Error, Events, Logs, Method, encode};
+use crate::doctor::Doctor;
 use crate::view::{
-    BundleStatus, ChunkList, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery,
-    NodeList, Preview, PutBundle, ServerView, StopJob, Why,
+    AllEventsQuery, BundleStatus, ChunkList, CreateJob, EventsQuery, FileList, FilesQuery, JobDetail, JobPage, JobSummary,
+    ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -62,6 +63,16 @@ impl Client {
         self.stream(&with_query(&job_path(selector, "/events"), &pairs)).await.map(Events)
     }
 
+    /// What happened lately, to all jobs.
+    pub async fn all_events(&self, query: &AllEventsQuery) -> Result<Events, Error> {
+        let pairs = [
+            ("after", query.after.map(|seq| seq.to_string())),
+            ("tail", query.tail.map(|count| count.to_string())),
+            ("follow", query.follow.then(|| "true".to_owned())),
+        ];
+        self.stream(&with_query("/events", &pairs)).await.map(Events)
+    }
+
     /// What a job's tasks wrote.
     pub async fn logs(&self, selector: &str, query: &LogsQuery) -> Result<Logs, Error> {
         let pairs = [
@@ -72,6 +83,16 @@ impl Client {
             ("cursor", query.cursor.clone()),
         ];
         self.stream(&with_query(&job_path(selector, "/logs"), &pairs)).await.map(Logs)
+    }
+
+    /// What a task has in its directories.
+    pub async fn files(&self, selector: &str, query: &FilesQuery) -> Result<FileList, Error> {
+        self.get(&with_query(&job_path(selector, "/files"), &file_pairs(query))).await
+    }
+
+    /// A file of a task, or a directory as an archive.
+    pub async fn file_content(&self, selector: &str, query: &FilesQuery) -> Result<Download, Error> {
+        self.download(&with_query(&job_path(selector, "/files/content"), &file_pairs(query))).await
     }
 
     /// The nodes.
@@ -106,6 +127,11 @@ impl Client {
         self.get("/server").await
     }
 
+    /// How the server is, with its engines and nodes.
+    pub async fn doctor(&self) -> Result<Doctor, Error> {
+        self.get("/doctor").await
+    }
+
     /// Asks the server to end; its jobs keep running.
     pub async fn shutdown_server(&self) -> Result<(), Error> {
         self.unary(Method::POST, "/server/shutdown", Body::None, &[]).await.map(drop)
@@ -120,6 +146,15 @@ impl Client {
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.json(Method::GET, path, Body::None, &[]).await
     }
+}
+
+fn file_pairs(query: &FilesQuery) -> [(&'static str, Option<String>); 4] {
+    [
+        ("path", Some(query.path.clone()).filter(|path| !path.is_empty())),
+        ("task", query.task.map(|rank| rank.to_string())),
+        ("attempt", query.attempt.map(|number| number.to_string())),
+        ("recursive", query.recursive.then(|| "true".to_owned())),
+    ]
 }
 
 fn job_path(selector: &str, rest: &str) -> String {

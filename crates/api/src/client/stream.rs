@@ -1,12 +1,15 @@
-//! Replies that go on: a job's events and logs.
+//! Replies that go on: a job's events and logs, as events and as files.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http_body_util::BodyExt;
+use hyper::Response;
 use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -44,6 +47,45 @@ impl Sse {
                 Some(Ok(frame)) => {
                     if let Some(piece) = frame.data_ref() {
                         self.parser.feed(piece);
+                    }
+                }
+                Some(Err(error)) => return Err(Error::Lost { source: Some(error) }),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A reply of any length, piece by piece.
+pub struct Download {
+    response: Response<Incoming>,
+    _connection: Connection,
+}
+
+impl Download {
+    pub(super) fn new(response: Response<Incoming>, connection: Connection) -> Self {
+        Self { response, _connection: connection }
+    }
+
+    /// Whether it is a directory, as a tar archive.
+    pub fn is_archive(&self) -> bool {
+        self.response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/x-tar")
+    }
+
+    /// How long it will be, where that is known before it ends.
+    pub fn bytes(&self) -> Option<u64> {
+        self.response.headers().get("x-muster-bytes")?.to_str().ok()?.parse().ok()
+    }
+
+    /// The next piece; none at the end. A reply that was cut off is an error, never an end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let frame =
+                timeout(SILENCE, self.response.body_mut().frame()).await.map_err(|_| Error::Silent { after: SILENCE })?;
+            match frame {
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
                     }
                 }
                 Some(Err(error)) => return Err(Error::Lost { source: Some(error) }),

@@ -128,7 +128,7 @@ echo "rank $RANK works"; touch "$SHARED/$RANK"; exec sleep 600"#;
     assert_eq!(done.code(), 9, "{}", done.err());
     assert_eq!(with_word(&mark), []);
     let said = done.err();
-    let summary = &said[said.find("error:").expect("a summary")..];
+    let summary = &said[said.find("error[exit_code]:").expect("a summary")..];
     let place = |text: &str| summary.find(text).unwrap_or_else(|| panic!("{text:?} is not in\n{summary}"));
     assert!(place("task2 exited with code 9") < place("task2 | loss is nan"), "{summary}");
     assert!(place("task2 | loss is nan") < place("3 other tasks were stopped"), "{summary}");

@@ -2,9 +2,11 @@
 //!
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
+mod config;
 mod conformance;
 mod crash;
 mod docs;
+mod doctor;
 mod gang;
 mod logs;
 mod many;
@@ -13,6 +15,7 @@ mod selector;
 mod server;
 mod snapshot;
 mod stop;
+mod submit;
 mod tree;
 
 use std::process::Command;

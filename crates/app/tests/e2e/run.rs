@@ -278,19 +278,19 @@ fn everything_that_is_wrong_is_said_at_once_and_nothing_is_made() {
     let done = home.run(["run", "broken.yaml"]);
     assert_eq!(done.code(), 2, "{}", done.err());
     assert!(done.err().contains("broken.yaml:3:1"), "{}", done.err());
-    for words in [
-        &["run"][..],
-        &["run", "missing.yaml"],
-        &["run", "--nodez", "2", "--", "true"],
-        &["run", "--workdir", "nowhere", "--", "true"],
-        &["run", "--name", "not a name", "--", "true"],
-        &["run", "--image", "pytorch", "--", "true"],
-        &["run", "--on", "slurm/gpu", "--", "true"],
-        &["run", "--env", "NOT_SET_ANYWHERE", "--", "true"],
+    for (words, code) in [
+        (&["run"][..], "required"),
+        (&["run", "missing.yaml"], "job_file_unreadable"),
+        (&["run", "--nodez", "2", "--", "true"], "usage"),
+        (&["run", "--workdir", "nowhere", "--", "true"], "workdir_missing"),
+        (&["run", "--name", "not a name", "--", "true"], "invalid_value"),
+        (&["run", "--image", "pytorch", "--", "true"], "not_supported"),
+        (&["run", "--on", "slurm/gpu", "--", "true"], "not_supported"),
+        (&["run", "--env", "NOT_SET_ANYWHERE", "--", "true"], "variable_not_set"),
     ] {
         let done = home.run(words);
         assert_eq!(done.code(), 2, "{words:?}: {}", done.err());
-        assert!(done.err().starts_with("error: "), "{words:?}: {}", done.err());
+        assert!(done.err().starts_with(&format!("error[{code}]: ")), "{words:?}: {}", done.err());
         assert_eq!(done.out(), "", "{words:?}");
     }
     assert_eq!(all(&home), [] as [Value; 0]);

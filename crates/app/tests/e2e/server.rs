@@ -301,8 +301,8 @@ fn problems_name_what_is_wrong() {
     let reply = home.post("/api/v1/jobs", &unknown_bundle);
     assert!([400, 409, 422].contains(&reply.status), "{}", reply.text());
 
-    home.get("/api/v1/jobs/nope").problem(404, "not_found");
-    home.get("/api/v1/jobs/nope/logs").problem(404, "not_found");
+    home.get("/api/v1/jobs/nope").problem(404, "job_not_found");
+    home.get("/api/v1/jobs/nope/logs").problem(404, "job_not_found");
     home.get("/api/v1/nothing/here").problem(404, "not_found");
     home.get("/").problem(404, "not_found");
     door.ask(&Request::new("DELETE", "/api/v1/nodes")).problem(405, "method_not_allowed");

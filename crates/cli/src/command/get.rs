@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::OneJob;
 use super::files::{Which, tidy};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::progress::Bar;
 use crate::session::Session;
 use crate::terminal;
@@ -101,10 +101,11 @@ fn target(args: &Args, path: &str) -> Result<PathBuf, Error> {
         None => PathBuf::from(name),
     };
     match fs::symlink_metadata(&target) {
-        Ok(found) if found.is_dir() => Err(Error::input(format!("{} is a directory already", target.display()))
-            .hint("choose another place with `-o DEST`, or remove it")),
-        Ok(_) if !args.force => Err(Error::input(format!("{} is there already", target.display()))
-            .hint("replace it with `--force`, or choose another place with `-o DEST`")),
+        Ok(found) if found.is_dir() => {
+            Err(Error::new(Code::FileExists, format!("{} is a directory already", target.display()))
+                .hint("choose another place with `-o DEST`, or remove it"))
+        }
+        Ok(_) if !args.force => Err(Error::new(Code::FileExists, format!("{} is there already", target.display()))),
         _ => Ok(target),
     }
 }
@@ -112,8 +113,8 @@ fn target(args: &Args, path: &str) -> Result<PathBuf, Error> {
 async fn to_stdout(mut download: Download, path: &str) -> Result<(), Error> {
     if download.is_archive() {
         let name = if path.is_empty() { "the working directory" } else { path };
-        return Err(Error::input(format!("{name} is a directory, which cannot be written to standard output"))
-            .hint("name a file, or a place for the directory: `-o DEST`"));
+        let message = format!("{name} is a directory, which cannot be written to standard output");
+        return Err(Error::new(Code::NotAFile, message));
     }
     while let Some(piece) = download.next().await? {
         terminal::to_stdout(&piece)?;
@@ -158,9 +159,7 @@ async fn unpack(mut download: Download, target: &Path) -> Result<u64, Error> {
     let root = unfinished.path().to_owned();
     let unpacking = tokio::task::spawn_blocking(move || {
         let mut pieces = Pieces { receiver, piece: Bytes::new() };
-        let unpacked = muster_bundle::untar::unpack(&mut pieces, &root);
-        // What follows the archive's end is read to its end: an error there is one, too.
-        unpacked.and_then(|()| io::copy(&mut pieces, &mut io::sink()).map(drop).map_err(muster_bundle::unpack::Error::Unreadable))
+        muster_bundle::untar::untar(&mut pieces, &root)
     });
     let mut bar = Bar::new("receiving", 0);
     let mut bytes = 0;
@@ -183,9 +182,13 @@ async fn unpack(mut download: Download, target: &Path) -> Result<u64, Error> {
         }
     }
     drop(sender);
-    let unpacked = unpacking.await.map_err(|error| Error::failed(error.to_string()))?;
+    let unpacked = unpacking.await.map_err(|error| Error::new(Code::ClientInternal, error.to_string()))?;
+    // First, since an archive that was cut off cannot be unpacked either.
     received?;
-    unpacked.map_err(|error| Error::failed(format!("cannot unpack into {}: {}", target.display(), crate::error::chain(&error))))?;
+    unpacked.map_err(|error| {
+        let reason = crate::error::chain(&error);
+        Error::new(Code::FileUnwritable, format!("cannot unpack into {}: {reason}", target.display()))
+    })?;
     let path = unfinished.keep();
     fs::rename(&path, target).map_err(|error| failed(target, &error))?;
     Ok(bytes)
@@ -212,5 +215,5 @@ impl Read for Pieces {
 }
 
 fn failed(target: &Path, error: &io::Error) -> Error {
-    Error::io(&format!("write {}", target.display()), error)
+    Error::io(Code::FileUnwritable, format!("write {}", target.display()), error)
 }

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::OneJob;
 use crate::display::{Display, Mode};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::follow::LogFollow;
 use crate::session::Session;
 
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Arc::new(Session::open().await?);
     let job = session.call(async |client| client.job(&args.job.job).await).await?.summary;
     if let Some(rank) = args.task.filter(|rank| *rank >= job.nodes) {
-        return Err(Error::input(format!("--task: {} has no task {rank}", job.id))
+        return Err(Error::new(Code::TaskNotFound, format!("--task: {} has no task {rank}", job.id))
             .hint(format!("its tasks are 0 to {}", job.nodes.saturating_sub(1))));
     }
     let mode = match args.task {

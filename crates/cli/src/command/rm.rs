@@ -55,7 +55,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 async fn remove(session: &Session, id: &str) -> Result<(), Error> {
     let remove = async |client: &client::Client| match client.delete_job(id).await {
         // We have just seen it: a request that was repeated after a lost reply finds its own work done.
-        Err(error) if error.code() == Some(Code::NotFound) => Ok(Ok(())),
+        Err(error) if error.code() == Some(Code::JobNotFound) => Ok(Ok(())),
         Err(error) if error.code() == Some(Code::InvalidState) => {
             Ok(Err(Error::from(error).hint(format!("`muster rm --force {id}` stops it first"))))
         }

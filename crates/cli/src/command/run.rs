@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use muster_api::model::spec::{JobSpec, Target};
 use muster_api::view::{CreateJob, JobDetail};
 
 use super::state;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::interrupt::Interrupts;
 use crate::session::Session;
-use crate::snapshot::{self, Code, Trust};
-use crate::spec::{self, Flags, Here, Request};
+use crate::snapshot::{self, Trust};
+use crate::spec::{self, Base, Flags, Here, Request};
 use crate::terminal;
 
 mod attached;
@@ -56,6 +57,9 @@ Exit codes:
 pub(crate) struct Args {
     #[command(flatten)]
     pub flags: Flags,
+    /// Read the job from a YAML or JSON file (- for stdin); flags go on top of it
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// Do not wait for it: print its id
     #[arg(short, long)]
     detach: bool,
@@ -68,16 +72,52 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let how = How { detach: args.detach, dry_run: args.dry_run, json: args.json };
+    from_file(&args.flags, args.file.as_deref(), how).await
+}
+
+/// How to go on with a job that is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub detach: bool,
+    pub dry_run: bool,
+    pub json: bool,
+}
+
+/// Makes a job of flags on top of a file, with the code as it is here.
+pub(super) async fn from_file(flags: &Flags, file: Option<&Path>, how: How) -> Result<ExitCode, Error> {
     let here = Here::now()?;
-    let request = spec::assemble(&args.flags, &here)?;
-    if args.dry_run {
-        return preview(args, &request).await;
+    let request = spec::assemble(flags, Base::read(file, &here)?, &here)?;
+    if how.dry_run {
+        return preview(flags, &request, how.json).await;
     }
     let session = Arc::new(Session::open().await?);
-    let environment = environment(&request.spec, &here);
-    let mut code = upload(&request, &session, Trust::Memory).await?;
+    let code = upload(&session, &request, Trust::Memory).await?;
+    submit(&session, flags, &request, code, how, &here).await
+}
+
+/// Makes sure that the server has the code, if the job wants a copy of it.
+pub(super) async fn upload(
+    session: &Session,
+    request: &Request,
+    trust: Trust,
+) -> Result<Option<snapshot::Code>, Error> {
+    let Some(workdir) = request.code() else { return Ok(None) };
+    Ok(Some(snapshot::upload(&workdir.path, session, trust).await?))
+}
+
+/// Makes the job, and stays with it unless told otherwise.
+pub(super) async fn submit(
+    session: &Arc<Session>,
+    flags: &Flags,
+    request: &Request,
+    mut code: Option<snapshot::Code>,
+    how: How,
+    here: &Here,
+) -> Result<ExitCode, Error> {
+    let environment = environment(&request.spec, here);
     // From here on there may be a job to answer for.
-    let mut interrupts = if args.detach { None } else { Some(Interrupts::listen()?) };
+    let mut interrupts = if how.detach { None } else { Some(Interrupts::listen()?) };
     let job = loop {
         let create = CreateJob {
             spec: request.value.clone(),
@@ -86,10 +126,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             environment: environment.clone(),
         };
         let is_assumed = code.as_ref().is_some_and(|code| code.is_assumed);
-        match submit(args, &session, &create).await {
+        match create_job(flags, session, &create).await {
             Err(Refusal { is_code_missing: true, .. }) if is_assumed => {
                 // There is no job yet, so an interrupt means what it says.
-                let again = upload(&request, &session, Trust::Nothing);
+                let again = upload(session, request, Trust::Nothing);
                 code = match &mut interrupts {
                     None => again.await?,
                     Some(interrupts) => tokio::select! {
@@ -105,17 +145,9 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         code.remember();
     }
     match interrupts {
-        None => detached(&job, args.json),
-        Some(interrupts) => attached::watch(&session, &job, interrupts, args.json).await,
+        None => detached(&job, how.json),
+        Some(interrupts) => attached::watch(session, &job, interrupts, how.json).await,
     }
-}
-
-/// Makes sure that the server has the code, where the job has any.
-async fn upload(request: &Request, session: &Session, trust: Trust) -> Result<Option<Code>, Error> {
-    if request.spec.in_place {
-        return Ok(None);
-    }
-    Ok(Some(snapshot::upload(&request.workdir.path, session, trust).await?))
 }
 
 /// Why a job was not made.
@@ -125,13 +157,13 @@ struct Refusal {
     is_code_missing: bool,
 }
 
-async fn submit(args: &Args, session: &Session, create: &CreateJob) -> Result<JobDetail, Refusal> {
+async fn create_job(flags: &Flags, session: &Session, create: &CreateJob) -> Result<JobDetail, Refusal> {
     let key = idempotency_key().map_err(|error| Refusal { error, is_code_missing: false })?;
     let is_code_missing = Cell::new(false);
     let submit = async |client: &Client| {
         client.create_job(create, &key).await.map_err(|error| {
             is_code_missing.set(error.code() == Some(muster_api::Code::BundleIncomplete));
-            args.flags.in_users_words(error)
+            flags.in_users_words(error)
         })
     };
     let made = session.call(submit).await;
@@ -163,43 +195,50 @@ fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> 
 /// A text that nobody has used before: the job is made once, however often its request is repeated.
 fn idempotency_key() -> Result<String, Error> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::failed(format!("the system gives no random numbers: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::new(Code::SystemFailed, format!("the system gives no random numbers: {error}"))
+    })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-async fn preview(args: &Args, request: &Request) -> Result<ExitCode, Error> {
+async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let create = CreateJob { spec: request.value.clone(), bundle: None, source: None, environment: None };
     let check = async |client: &Client| {
-        client.preview_job(&create).await.map_err(|error| args.flags.in_users_words(error))
+        client.preview_job(&create).await.map_err(|error| flags.in_users_words(error))
     };
     let preview = session.call(check).await?;
-    if args.json {
+    if json {
         terminal::say_json(&preview)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let yaml = serde_yaml_ng::to_string(&preview.spec)
-        .map_err(|error| Error::failed(format!("cannot write YAML: {error}")))?;
+    let yaml = serde_yaml_ng::to_string(&preview.spec).map_err(|error| Error::encoding("YAML", error))?;
     terminal::to_stdout(yaml.as_bytes())?;
-    if !request.spec.in_place {
-        snapshot::preview(&request.workdir.path, &session).await?;
+    if let Some(workdir) = request.code() {
+        snapshot::preview(&workdir.path, &session).await?;
     }
     terminal::remark(&format!("{} on {}: {}", preview.name, preview.spec.on, preview.why.summary));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints the id, for scripts; and what may be wanted next, for people.
 fn detached(job: &JobDetail, json: bool) -> Result<ExitCode, Error> {
     let id = &job.summary.id;
     if json {
         terminal::say_json(job)?;
-    } else {
-        terminal::say(id.as_str())?;
+        return Ok(ExitCode::SUCCESS);
     }
+    terminal::say(id.as_str())?;
     if terminal::stderr_is_terminal() {
-        terminal::remark(&format!(
-            "  muster logs -f {id}    watch it\n  muster why {id}        what it waits for\n  muster stop {id}       end it"
-        ));
+        let next = [
+            ("logs -f", "watch its output"),
+            ("show", "its state, tasks and attempts"),
+            ("why", "what it waits for"),
+            ("stop", "end it"),
+        ];
+        for (command, meaning) in next {
+            terminal::remark(&format!("  {:<32}{meaning}", format!("muster {command} {id}")));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use muster_api::view::ServerView;
 use serde_json::{Value, json};
 
 use crate::entry::{Hooks, ServerOptions};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::home::Home;
 use crate::private;
 use crate::session::{Place, Session};
@@ -144,9 +144,10 @@ async fn status(json: bool) -> Result<ExitCode, Error> {
 fn own_home(verb: &str) -> Result<Home, Error> {
     match Place::from_environment()? {
         Place::Private(home) => Ok(home),
-        Place::Named(endpoint) => Err(Error::input(format!(
-            "MUSTER_SERVER names {endpoint}, which is not this command's to {verb}"
-        ))
+        Place::Named(endpoint) => Err(Error::new(
+            Code::ServerNotPrivate,
+            format!("MUSTER_SERVER names {endpoint}, which is not this command's to {verb}"),
+        )
         .hint(format!("to {verb} the private server: env -u MUSTER_SERVER muster server {verb}"))),
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{Jobs, state};
 use crate::duration;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::follow::wait_for_end;
 use crate::session::Session;
 use crate::terminal;
@@ -39,8 +39,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let ended = match args.timeout {
         None => wait_for_all(&session, &args.jobs.jobs).await?,
         Some(limit) => timeout(limit, wait_for_all(&session, &args.jobs.jobs)).await.map_err(|_| {
-            Error::timeout(format!("not over after {}", duration::shown(limit)))
-                .hint("they go on: `muster ps` shows them, `muster why JOB` says what one waits for")
+            Error::new(Code::WaitTimeout, format!("not over after {}", duration::shown(limit)))
         })??,
     };
     if args.json {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::Here;
-use crate::error::{Error, system_message};
+use crate::error::{Code, Error, system_message};
 
 /// A larger file is not a job but something else, a data set or a log, given by mistake.
 const MAX_FILE: u64 = 1 << 20;
@@ -19,7 +19,10 @@ pub(super) fn read(path: &Path, here: &Here) -> Result<(Map<String, Value>, Path
     } else {
         let place = here.directory.join(path);
         let failed = |error: io::Error| {
-            Error::input(format!("cannot read {}: {}", path.display(), system_message(&error)))
+            Error::new(
+                Code::JobFileUnreadable,
+                format!("cannot read {}: {}", path.display(), system_message(&error)),
+            )
         };
         let file = File::open(&place).map_err(failed)?;
         let folder = place.parent().map_or_else(|| here.directory.clone(), Path::to_owned);
@@ -31,11 +34,16 @@ pub(super) fn read(path: &Path, here: &Here) -> Result<(Map<String, Value>, Path
 fn text(input: impl Read, path: &Path) -> Result<String, Error> {
     let mut bytes = Vec::new();
     input.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| {
-        Error::input(format!("cannot read {}: {}", path.display(), system_message(&error)))
+        Error::new(
+            Code::JobFileUnreadable,
+            format!("cannot read {}: {}", path.display(), system_message(&error)),
+        )
     })?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(Error::input(format!("{} is larger than 1 MB, too large for a job", path.display()))
-            .hint("is it the right file? a job names its data, it does not contain it"));
+        return Err(Error::new(
+            Code::JobFileTooLarge,
+            format!("{} is larger than 1 MB, too large for a job", path.display()),
+        ));
     }
     String::from_utf8(bytes).map_err(|error| {
         let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
@@ -43,7 +51,7 @@ fn text(input: impl Read, path: &Path) -> Result<String, Error> {
             .filter(|byte| **byte == b'\n')
             .count()
             + 1;
-        Error::input(format!("{}: line {line} is not valid UTF-8", path.display()))
+        Error::new(Code::JobFileInvalid, format!("{}: line {line} is not valid UTF-8", path.display()))
     })
 }
 
@@ -54,13 +62,13 @@ fn fields(text: &str, path: &Path) -> Result<Map<String, Value>, Error> {
         let message = error.to_string();
         // The words repeat the place at their end.
         let message = message.split(" at line ").next().unwrap_or(&message);
-        Error::input(format!("{}{place}: {message}", path.display()))
+        Error::new(Code::JobFileInvalid, format!("{}{place}: {message}", path.display()))
     })?;
-    let not_json = |error| Error::input(format!("{}: {error}", path.display()));
+    let not_json = |error| Error::new(Code::JobFileInvalid, format!("{}: {error}", path.display()));
     match serde_json::to_value(yaml).map_err(not_json)? {
         Value::Object(fields) => Ok(fields),
         Value::Null => Ok(Map::new()),
-        _ => Err(Error::input(format!("{}: a job is a map of fields", path.display()))
+        _ => Err(Error::new(Code::JobFileInvalid, format!("{}: a job is a map of fields", path.display()))
             .hint("for example: `command: python train.py`")),
     }
 }

@@ -1,15 +1,18 @@
-//! The flags of `muster run` that describe the job.
+//! The flags that describe a job, of every command that makes one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 use muster_api::client;
-use muster_api::model::spec::FieldError;
+use muster_api::model::spec::{FieldCode, FieldError};
 use serde_json::{Map, Value, json};
 
 use super::Here;
-use crate::error::Error;
+use crate::error::{Code, Error};
+
+/// The server says how programs send code.
+const LOST_CODE: &str = "its code is no longer on the server: submit it again with the code as it is now (`muster clone --fresh`)";
 
 /// What to run, where, with what. Values are texts: what they mean, the model says for files and flags alike.
 #[derive(Debug, Default, Args)]
@@ -77,18 +80,9 @@ pub(crate) struct Flags {
     /// What one failing task means for the others: stop (default) or continue
     #[arg(long, value_name = "stop|continue", help_heading = "Life")]
     pub on_failure: Option<String>,
-    /// Read the job from a YAML file (- for stdin); flags go on top of it
-    #[arg(short, long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
     /// What to run in every task; one word with spaces in it is a line for the shell
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub command: Vec<OsString>,
-}
-
-/// The fields that flags set, and what is wrong with them already.
-pub(super) struct Given {
-    pub fields: Vec<(&'static [&'static str], Value)>,
-    pub errors: Vec<FieldError>,
 }
 
 impl Flags {
@@ -119,28 +113,35 @@ impl Flags {
         ]
     }
 
-    /// Every field that the flags set.
-    pub(super) fn fields(&self, here: &Here) -> Result<Given, Error> {
+    /// Sets every field that the flags name, and gives what is wrong with them already.
+    pub(super) fn apply(
+        &self,
+        fields: &mut Map<String, Value>,
+        here: &Here,
+    ) -> Result<Vec<FieldError>, Error> {
         let mut errors = Vec::new();
-        let mut fields: Vec<_> =
-            self.plain().into_iter().filter_map(|(_, path, value)| Some((path, value?))).collect();
+        for (_, path, value) in self.plain() {
+            if let Some(value) = value {
+                super::set(fields, path, value);
+            }
+        }
         let env = self.env_fields(here, &mut errors);
         if !env.is_empty() {
-            fields.push((&["env"], Value::Object(env)));
+            super::set(fields, &["env"], Value::Object(env));
         }
         if let Some(command) = self.command_field(here)? {
-            fields.push((&["command"], command));
+            super::set(fields, &["command"], command);
         }
-        Ok(Given { fields, errors })
+        Ok(errors)
     }
 
     fn env_fields(&self, here: &Here, errors: &mut Vec<FieldError>) -> Map<String, Value> {
         let mut env = Map::new();
         for given in &self.env {
             let shown = given.to_string_lossy();
-            let mut wrong = |message: String| errors.push(FieldError::new("--env", message));
+            let mut wrong = |code, message: String| errors.push(FieldError::new("--env", code, message));
             let Some(text) = given.to_str() else {
-                wrong(format!("`{shown}` is not valid UTF-8"));
+                wrong(FieldCode::NotUtf8, format!("`{shown}` is not valid UTF-8"));
                 continue;
             };
             let (name, value) = match text.split_once('=') {
@@ -148,11 +149,17 @@ impl Flags {
                 None => match here.environment.get(given.as_os_str()).map(|value| value.to_str()) {
                     Some(Some(value)) => (text, value.to_owned()),
                     Some(None) => {
-                        wrong(format!("`{text}` is set here to something that is not valid UTF-8"));
+                        wrong(
+                            FieldCode::NotUtf8,
+                            format!("`{text}` is set here to something that is not valid UTF-8"),
+                        );
                         continue;
                     }
                     None => {
-                        wrong(format!("`{text}` is not set here; write {text}=VALUE"));
+                        wrong(
+                            FieldCode::VariableNotSet,
+                            format!("`{text}` is not set here; write {text}=VALUE"),
+                        );
                         continue;
                     }
                 },
@@ -168,12 +175,14 @@ impl Flags {
         let mut words = Vec::new();
         for (i, word) in self.command.iter().enumerate() {
             let text = word.to_str().ok_or_else(|| {
-                Error::input(format!(
-                    "word {} of the command, `{}`, is not valid UTF-8",
-                    i + 1,
-                    word.to_string_lossy()
-                ))
-                .hint("a job is stored as text; rename the file, or call it from a script")
+                Error::new(
+                    Code::CommandNotUtf8,
+                    format!(
+                        "word {} of the command, `{}`, is not valid UTF-8",
+                        i + 1,
+                        word.to_string_lossy()
+                    ),
+                )
             })?;
             words.push(text);
         }
@@ -190,6 +199,9 @@ impl Flags {
     pub fn in_users_words(&self, error: client::Error) -> client::Error {
         match error {
             client::Error::Problem(mut problem) => {
+                if problem.code == muster_api::Code::BundleIncomplete {
+                    problem.hint = Some(LOST_CODE.into());
+                }
                 problem.errors = problem.errors.into_iter().map(|error| self.named(error)).collect();
                 client::Error::Problem(problem)
             }
@@ -208,6 +220,6 @@ impl Flags {
             None if error.field == "env" && !self.env.is_empty() => "--env",
             None => return error,
         };
-        FieldError::new(name, error.message)
+        FieldError::new(name, error.code, error.message)
     }
 }

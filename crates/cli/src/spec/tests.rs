@@ -10,10 +10,12 @@ use super::*;
 struct Line {
     #[command(flatten)]
     flags: Flags,
+    #[arg(short, long)]
+    file: Option<PathBuf>,
 }
 
-fn flags(words: &[&str]) -> Flags {
-    Line::try_parse_from(std::iter::once("run").chain(words.iter().copied())).unwrap().flags
+fn line(words: &[&str]) -> Line {
+    Line::try_parse_from(std::iter::once("run").chain(words.iter().copied())).unwrap()
 }
 
 struct Scene {
@@ -36,7 +38,8 @@ impl Scene {
     }
 
     fn assemble(&self, words: &[&str]) -> Result<Request, Error> {
-        assemble(&flags(words), &self.here)
+        let line = line(words);
+        assemble(&line.flags, Base::read(line.file.as_deref(), &self.here)?, &self.here)
     }
 
     /// The fields that are sent, without the directory, which is another one each time.
@@ -152,14 +155,18 @@ fn a_field_that_should_be_a_map_and_is_not_is_left_for_the_model() {
 
 #[test]
 fn a_missing_command_is_asked_for_with_an_example() {
-    assert!(Scene::new().error(&[]).contains("muster run -- python train.py"));
+    let scene = Scene::new();
+    assert!(scene.error(&[]).contains("muster run -- python train.py"));
+    fs::write(scene.folder.path().join(JOB_FILE), "command: a\n").unwrap();
+    assert!(scene.error(&[]).contains("muster run muster.yaml"));
 }
 
 #[test]
 fn words_that_are_not_utf8_are_refused_by_name() {
-    let mut given = flags(&["echo"]);
+    let mut given = line(&["echo"]).flags;
     given.command.push(OsString::from_vec(b"caf\xe9".to_vec()));
-    let error = assemble(&given, &Scene::new().here).unwrap_err().to_string();
+    let here = Scene::new().here;
+    let error = assemble(&given, Base::read(None, &here).unwrap(), &here).unwrap_err().to_string();
     assert_eq!(error, "word 2 of the command, `caf\u{fffd}`, is not valid UTF-8");
 }
 
@@ -172,8 +179,9 @@ fn the_workdir_is_the_flags_then_the_files_then_the_current_one() {
     fs::copy(scene.folder.path().join("job.yaml"), scene.folder.path().join("jobs/job.yaml")).unwrap();
     let workdir = |words: &[&str]| {
         let request = scene.assemble(words).unwrap();
-        assert_eq!(request.value["workdir"].as_str(), request.workdir.path.to_str());
-        request.workdir.path.strip_prefix(&scene.here.directory).unwrap().to_owned()
+        let path = request.workdir.unwrap().path;
+        assert_eq!(request.value["workdir"].as_str(), path.to_str());
+        path.strip_prefix(&scene.here.directory).unwrap().to_owned()
     };
     assert_eq!(workdir(&["true"]), Path::new(""));
     assert_eq!(workdir(&["-f", "job.yaml"]), Path::new("sub"));
@@ -197,4 +205,26 @@ fn home_is_copied_only_when_it_is_meant() {
 fn a_workdir_that_is_no_directory_is_refused() {
     let scene = Scene::new().file("x");
     assert!(scene.error(&["--workdir", "job.yaml", "true"]).contains("is not a directory"));
+}
+
+#[test]
+fn flags_go_on_top_of_another_jobs_spec_without_a_look_at_its_directory() {
+    let scene = Scene::new();
+    let old = json!({"command": ["a"], "workdir": "/gone", "env": {"A": "1", "B.C": "2"}, "timeout": "1h", "nodes": 2,
+        "resources": {"gpus": "H100:8", "memory": "16GB", "cpus": 0.5}, "retries": {"max": 2, "backoff": "5s"}});
+    let old = JobSpec::from_value(old).unwrap();
+    let mut base = Base::of_job(&old, &scene.here).unwrap();
+    let same =
+        assemble_without_code(&Flags::default(), Base::of_job(&old, &scene.here).unwrap(), &scene.here);
+    assert_eq!(same.unwrap().spec, old);
+    assert!(base.unset("timeout") && base.unset("env.B.C") && base.unset("resources.cpus"));
+    assert!(!base.unset("timeout") && !base.unset("env.Z") && !base.unset("nodes.x"));
+    let given = line(&["--gpus", "4", "-e", "A=3", "--", "b"]).flags;
+    let spec = assemble_without_code(&given, base, &scene.here).unwrap().spec;
+    assert_eq!(
+        (spec.env.len(), spec.env["A"].as_str(), spec.timeout, spec.resources.cpus),
+        (1, "3", None, None)
+    );
+    assert_eq!((spec.nodes, spec.resources.device_count(), spec.command.to_string()), (2, 4, "b".into()));
+    assert_eq!((spec.workdir.as_deref(), spec.resources.memory), (Some("/gone"), old.resources.memory));
 }

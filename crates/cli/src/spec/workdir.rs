@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use muster_api::model::spec::FieldError;
+use muster_api::model::spec::{FieldCode, FieldError};
 use serde_json::{Map, Value};
 
 use super::Here;
-use crate::error::{Error, system_message};
+use crate::error::{Code, Error, system_message};
 
 /// The code directory.
 #[derive(Debug)]
@@ -31,9 +31,13 @@ pub(super) fn find(
         (None, Some(Value::String(path))) => ("workdir", file_folder.join(expanded(path, here)), true),
         (None, _) => ("workdir", here.directory.clone(), false),
     };
-    let wrong = |message: String| FieldError::new(field, message);
+    let wrong = |message: String| FieldError::new(field, FieldCode::WorkdirUnusable, message);
     let found = path.canonicalize().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => wrong(format!("there is no directory `{}`", path.display())),
+        io::ErrorKind::NotFound => FieldError::new(
+            field,
+            FieldCode::WorkdirMissing,
+            format!("there is no directory `{}`", path.display()),
+        ),
         _ => wrong(format!("cannot open `{}`: {}", path.display(), system_message(&error))),
     })?;
     if !found.is_dir() {
@@ -61,10 +65,12 @@ impl Workdir {
             return Ok(());
         }
         let what = if is_home { "your home directory" } else { "the root directory" };
-        Err(Error::input(format!(
-            "the current directory is {what} ({}), and a job's code directory is copied whole",
-            self.path.display()
+        Err(Error::new(
+            Code::WorkdirTooWide,
+            format!(
+                "the current directory is {what} ({}), and a job's code directory is copied whole",
+                self.path.display()
+            ),
         ))
-        .hint("cd to your project; or --in-place to run here without a copy; or --workdir . to copy it all the same"))
     }
 }

@@ -3,20 +3,87 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+crate::catalogue! {
+    /// How a field is wrong.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+    pub enum FieldCode {
+        /// Another job that is not over has this name.
+        NameInUse = "name_in_use" => "Choose another name, or stop the job that has it.",
+        /// No node, or no group of nodes, could ever give what the job asks for.
+        NotEnoughResources = "not_enough_resources" => "Ask for at most what the message says is there; `muster nodes` shows all of it.",
+        /// The value is known, but the place where the job would run does not have it.
+        NotSupported = "not_supported" => "Leave the field out, or run the job elsewhere with --on.",
+        /// The value is not valid UTF-8, and a job is stored as text.
+        NotUtf8 = "not_utf8" => "Rename what it names, or put it into a script of yours and run that.",
+        /// The number, size or time is too small or too large.
+        OutOfRange = "out_of_range" => "Choose a value within the bounds that the message names.",
+        /// The field is needed and absent.
+        Required = "required" => "Add the field; docs/reference/job-file.md lists all of them.",
+        /// There is no field of this name.
+        UnknownField = "unknown_field" => "Correct its spelling; docs/reference/job-file.md lists all fields.",
+        /// A variable is to be passed on that is not set in this shell.
+        VariableNotSet = "variable_not_set" => "Set and export it first, or give its value: --env NAME=VALUE.",
+        /// The code directory does not exist.
+        WorkdirMissing = "workdir_missing" => "Correct the path; in a job file it is relative to the folder of the file.",
+        /// The code directory is there, but cannot be used as one.
+        WorkdirUnusable = "workdir_unusable" => "Name a directory that you may read and whose name is valid UTF-8.",
+        /// The value is of another type than the field takes: a list for a number, a text for a map.
+        WrongType = "wrong_type" => "Write it as the message says; docs/reference/job-file.md has the type of every field.",
+        /// The value is of the right type, but is not one that the field takes.
+        #[serde(other)]
+        InvalidValue = "invalid_value" => "Write one of the values that the message names.",
+    }
+}
+
+/// What a server of before these codes says.
+impl Default for FieldCode {
+    fn default() -> Self {
+        Self::InvalidValue
+    }
+}
+
 /// One thing wrong with what a user gave, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FieldError {
     /// The field, as a path: `resources.gpus`.
     pub field: String,
+    /// How it is wrong, for programs.
+    #[serde(default)]
+    pub code: FieldCode,
     /// What is wrong with it, with the value and the remedy.
     pub message: String,
 }
 
 impl FieldError {
     /// A problem with a field.
-    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { field: field.into(), message: message.into() }
+    pub fn new(field: impl Into<String>, code: FieldCode, message: impl Into<String>) -> Self {
+        Self { field: field.into(), code, message: message.into() }
+    }
+}
+
+/// What is wrong with a value, before anyone knows which field it is of.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub code: FieldCode,
+    pub message: String,
+}
+
+impl Wrong {
+    pub fn new(code: FieldCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// A value that is none of those the field takes.
+    pub fn value(message: impl std::fmt::Display) -> Self {
+        Self::new(FieldCode::InvalidValue, message.to_string())
+    }
+
+    /// A value of another type: `must be a list, not a number`.
+    pub fn kind(wanted: &str, value: &Value) -> Self {
+        Self::new(FieldCode::WrongType, format!("must be {wanted}, not {}", kind(value)))
     }
 }
 
@@ -35,7 +102,8 @@ impl<'a> Fields<'a> {
             Value::Object(map) => map,
             other => {
                 let field = prefix.trim_end_matches('.');
-                errors.push(FieldError::new(field, format!("must be a map of fields, not {}", kind(&other))));
+                let wrong = Wrong::kind("a map of fields", &other);
+                errors.push(FieldError::new(field, wrong.code, wrong.message));
                 Map::new()
             }
         };
@@ -43,17 +111,13 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes one field and reads it; an absent or null field is `None`, and so is one that cannot be read.
-    pub fn take<T>(
-        &mut self,
-        name: &'static str,
-        read: impl FnOnce(Value) -> Result<T, String>,
-    ) -> Option<T> {
+    pub fn take<T>(&mut self, name: &'static str, read: impl FnOnce(Value) -> Result<T, Wrong>) -> Option<T> {
         self.known.push(name);
         let value = self.map.remove(name).filter(|value| !value.is_null())?;
         match read(value) {
             Ok(value) => Some(value),
-            Err(message) => {
-                self.error(name, message);
+            Err(wrong) => {
+                self.error(name, wrong);
                 None
             }
         }
@@ -76,8 +140,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Reports a problem with a field.
-    pub fn error(&mut self, name: &str, message: impl Into<String>) {
-        self.errors.push(FieldError::new(format!("{}{name}", self.prefix), message));
+    pub fn error(&mut self, name: &str, wrong: Wrong) {
+        self.errors.push(FieldError::new(format!("{}{name}", self.prefix), wrong.code, wrong.message));
     }
 
     /// Reports every field nobody took.
@@ -88,7 +152,8 @@ impl<'a> Fields<'a> {
                 .unwrap_or_default();
             let shown: String = name.chars().take(60).collect();
             let message = format!("there is no field `{shown}`{near}");
-            self.errors.push(FieldError::new(format!("{}{shown}", self.prefix), message));
+            let field = format!("{}{shown}", self.prefix);
+            self.errors.push(FieldError::new(field, FieldCode::UnknownField, message));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::field::{FieldError, Fields, kind};
+use super::field::{FieldCode, FieldError, Fields, Wrong, kind, nearest};
 use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY, OnFailure,
     Resources, Retries, Target, Volume,
@@ -83,116 +83,135 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
         volumes: fields.nested("volumes", volumes).unwrap_or_default(),
         workspace: fields.take("workspace", name),
-        on: fields.take("on", |value| text(value)?.parse::<Target>()).unwrap_or_default(),
+        on: fields
+            .take("on", |value| text(value)?.parse::<Target>().map_err(Wrong::value))
+            .unwrap_or_default(),
         in_place,
         clean_env: fields.take("clean_env", boolean).unwrap_or(false),
         command: command.clone().unwrap_or_else(|| Command::Argv(Vec::new())),
     };
     let said = fields.said("command");
     if command.is_none() && !said {
-        fields.error("command", "is missing: what should run? for example `python train.py`");
+        let message = "is missing: what should run? for example `python train.py`";
+        fields.error("command", Wrong::new(FieldCode::Required, message));
     }
     if spec.in_place && spec.on != Target::Local {
-        fields.error(
-            "in_place",
-            format!("works only where the code is, on local; this job runs on {}", spec.on),
-        );
+        let message = format!("works only where the code is, on local; this job runs on {}", spec.on);
+        fields.error("in_place", Wrong::new(FieldCode::NotSupported, message));
     }
     fields.finish();
     command.map(|_| spec)
 }
 
-fn text(value: Value) -> Result<String, String> {
+fn text(value: Value) -> Result<String, Wrong> {
     let text = match value {
         Value::String(text) => text,
         // YAML reads `image: 2.4` as a number where a person meant the text.
         Value::Number(number) => number.to_string(),
-        other => return Err(format!("must be a text, not {}", kind(&other))),
+        other => return Err(Wrong::kind("a text", &other)),
     };
-    if text.contains('\0') { Err("must not contain a NUL character".into()) } else { Ok(text) }
+    if text.contains('\0') { Err(Wrong::value("must not contain a NUL character")) } else { Ok(text) }
 }
 
-fn texts(value: Value) -> Result<Vec<String>, String> {
+fn texts(value: Value) -> Result<Vec<String>, Wrong> {
     match value {
         Value::Array(items) => items.into_iter().map(text).collect(),
         other => Ok(vec![text(other)?]),
     }
 }
 
-fn boolean(value: Value) -> Result<bool, String> {
+fn boolean(value: Value) -> Result<bool, Wrong> {
     match value {
         Value::Bool(value) => Ok(value),
         Value::String(text) if text == "true" || text == "false" => Ok(text == "true"),
-        other => Err(format!("must be true or false, not {}", shown(&other))),
+        other => {
+            Err(Wrong::new(FieldCode::WrongType, format!("must be true or false, not {}", shown(&other))))
+        }
     }
 }
 
-fn whole(value: Value, least: u64, most: u64) -> Result<u64, String> {
+fn whole(value: Value, least: u64, most: u64) -> Result<u64, Wrong> {
     let number = match &value {
         Value::Number(number) => number.as_u64(),
         Value::String(text) => text.trim().parse().ok(),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
-    number
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("must be a whole number from {least} to {most}, not {}", shown(&value)))
+    let wrong = || {
+        let code = if is_number(&value) { FieldCode::OutOfRange } else { FieldCode::WrongType };
+        Wrong::new(code, format!("must be a whole number from {least} to {most}, not {}", shown(&value)))
+    };
+    number.filter(|number| (least..=most).contains(number)).ok_or_else(wrong)
 }
 
-fn one_of<T: Copy>(value: Value, choices: &[(&str, T)]) -> Result<T, String> {
-    let text = text(value)?;
-    choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice).ok_or_else(|| {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        format!("must be {}, not `{}`", names.join(" or "), clipped(&text))
-    })
-}
-
-fn duration(value: Value) -> Result<Duration, String> {
-    parse_duration(&text(value)?).map_err(|error| error.to_string())
-}
-
-fn positive_duration(value: Value) -> Result<Duration, String> {
-    duration(value)
-        .and_then(|span| if span.is_zero() { Err("must be more than nothing".into()) } else { Ok(span) })
-}
-
-fn bytes(value: Value) -> Result<u64, String> {
-    match parse_bytes(&text(value)?) {
-        Ok(0) => Err("must be more than nothing".into()),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(error.to_string()),
+/// A number of any kind, also one written as a text: a flag's value always is.
+fn is_number(value: &Value) -> bool {
+    match value {
+        Value::Number(_) => true,
+        Value::String(text) => text.trim().parse::<f64>().is_ok(),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
     }
 }
 
+fn one_of<T: Copy>(value: Value, choices: &[(&str, T)]) -> Result<T, Wrong> {
+    let text = text(value)?;
+    choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let near = nearest(&text, &names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        Wrong::value(format!("must be {}, not `{}`{near}", names.join(" or "), clipped(&text)))
+    })
+}
+
+fn duration(value: Value) -> Result<Duration, Wrong> {
+    parse_duration(&text(value)?).map_err(Wrong::value)
+}
+
+fn positive_duration(value: Value) -> Result<Duration, Wrong> {
+    duration(value).and_then(|span| if span.is_zero() { Err(nothing()) } else { Ok(span) })
+}
+
+fn bytes(value: Value) -> Result<u64, Wrong> {
+    match parse_bytes(&text(value)?) {
+        Ok(0) => Err(nothing()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(Wrong::value(error)),
+    }
+}
+
+fn nothing() -> Wrong {
+    Wrong::new(FieldCode::OutOfRange, "must be more than nothing; leave it out for no limit of its own")
+}
+
 /// Names are used in host names, file names and shell lines.
-fn name(value: Value) -> Result<String, String> {
+fn name(value: Value) -> Result<String, Wrong> {
     let name = text(value)?;
     let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     if name.len() > MAX_NAME || !starts_well || !name.bytes().all(valid) {
-        return Err(format!(
+        return Err(Wrong::value(format!(
             "must be 1 to {MAX_NAME} letters, digits, `-`, `_` or `.`, starting with a letter or digit, not `{}`",
             clipped(&name)
-        ));
+        )));
     }
     if name.starts_with("job_") || name == "last" {
-        return Err(format!("`{name}` would be taken for a job id or selector; choose another name"));
+        let message = format!("`{name}` would be taken for a job id or selector; choose another name");
+        return Err(Wrong::value(message));
     }
     Ok(name)
 }
 
-fn command(value: Value) -> Result<Command, String> {
+fn command(value: Value) -> Result<Command, Wrong> {
     match value {
         Value::Array(words) => {
             let argv: Vec<String> = words.into_iter().map(text).collect::<Result<_, _>>()?;
             match argv.first() {
                 Some(program) if !program.is_empty() => Ok(Command::Argv(argv)),
-                _ => Err("must name a program to run".into()),
+                _ => Err(Wrong::new(FieldCode::Required, "must name a program to run")),
             }
         }
         other => {
             let script = text(other)?;
             if script.trim().is_empty() {
-                Err("must not be empty".into())
+                Err(Wrong::new(FieldCode::Required, "must not be empty: what should run?"))
             } else {
                 Ok(Command::Shell(script))
             }
@@ -200,19 +219,21 @@ fn command(value: Value) -> Result<Command, String> {
     }
 }
 
-fn env(value: Value) -> Result<BTreeMap<String, String>, String> {
+fn env(value: Value) -> Result<BTreeMap<String, String>, Wrong> {
     let Value::Object(map) = value else {
-        return Err(format!("must be a map of names to values, not {}", kind(&value)));
+        return Err(Wrong::kind("a map of names to values", &value));
     };
     map.into_iter()
         .map(|(name, value)| {
             if name.is_empty() || name.contains(['=', '\0']) {
-                return Err(format!("`{}` cannot be the name of a variable", clipped(&name)));
+                return Err(Wrong::value(variable_name(&name)));
             }
             let value = match value {
                 Value::Bool(value) => value.to_string(),
                 Value::Null => String::new(),
-                other => text(other).map_err(|problem| format!("{}: {problem}", clipped(&name)))?,
+                other => text(other).map_err(|wrong| {
+                    Wrong::new(wrong.code, format!("{}: {}", clipped(&name), wrong.message))
+                })?,
             };
             Ok((name, value))
         })
@@ -225,7 +246,7 @@ fn resources(value: Value, errors: &mut Vec<FieldError>) -> Resources {
         cpus: fields.take("cpus", cpus),
         memory: fields.take("memory", bytes),
         gpus: fields
-            .take("gpus", |value| text(value)?.parse::<DeviceRequest>().map_err(|error| error.to_string()))
+            .take("gpus", |value| text(value)?.parse::<DeviceRequest>().map_err(Wrong::value))
             .filter(|request| request.count > 0),
         shm: fields.take("shm", bytes),
     };
@@ -233,15 +254,16 @@ fn resources(value: Value, errors: &mut Vec<FieldError>) -> Resources {
     resources
 }
 
-fn cpus(value: Value) -> Result<f64, String> {
+fn cpus(value: Value) -> Result<f64, Wrong> {
     let number = match &value {
         Value::Number(number) => number.as_f64(),
         Value::String(text) => text.trim().parse().ok(),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
-    number
-        .filter(|cpus| cpus.is_finite() && (0.001..=100_000.0).contains(cpus))
-        .ok_or_else(|| format!("must be a number of CPUs such as 4 or 0.5, not {}", shown(&value)))
+    number.filter(|cpus| cpus.is_finite() && (0.001..=100_000.0).contains(cpus)).ok_or_else(|| {
+        let code = if is_number(&value) { FieldCode::OutOfRange } else { FieldCode::WrongType };
+        Wrong::new(code, format!("must be a number of CPUs such as 4 or 0.5, not {}", shown(&value)))
+    })
 }
 
 /// `retries: 3` is short for `retries: {max: 3}`.
@@ -250,9 +272,9 @@ fn retries(value: Value, errors: &mut Vec<FieldError>) -> Retries {
     if !value.is_object() {
         return match whole(value, 0, most) {
             Ok(max) => Retries { max: max as u32, ..Retries::default() },
-            Err(message) => {
-                errors
-                    .push(FieldError::new("retries", format!("{message} (or a map with max, on, backoff)")));
+            Err(wrong) => {
+                let message = format!("{} (or a map with max, on, backoff)", wrong.message);
+                errors.push(FieldError::new("retries", wrong.code, message));
                 Retries::default()
             }
         };
@@ -267,12 +289,16 @@ fn retries(value: Value, errors: &mut Vec<FieldError>) -> Retries {
     retries
 }
 
-fn reason_codes(value: Value) -> Result<Vec<String>, String> {
+fn reason_codes(value: Value) -> Result<Vec<String>, Wrong> {
     let codes = texts(value)?;
     let known: Vec<&str> = Reason::examples().iter().map(Reason::code).collect();
     match codes.iter().find(|code| !known.contains(&code.as_str())) {
         Some(unknown) => {
-            Err(format!("`{}` is not a reason; the reasons are {}", clipped(unknown), known.join(", ")))
+            let meant = match nearest(unknown, &known) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("the reasons are {}", known.join(", ")),
+            };
+            Err(Wrong::value(format!("`{}` is not a reason; {meant}", clipped(unknown))))
         }
         None => Ok(codes),
     }
@@ -301,7 +327,8 @@ fn list<T>(
     read: impl Fn(&mut Fields) -> Option<T>,
 ) -> Vec<T> {
     let Value::Array(items) = value else {
-        errors.push(FieldError::new(field, format!("must be a list, not {}", kind(&value))));
+        let wrong = Wrong::kind("a list", &value);
+        errors.push(FieldError::new(field, wrong.code, wrong.message));
         return Vec::new();
     };
     let mut all = Vec::new();
@@ -314,12 +341,21 @@ fn list<T>(
         match read {
             Some(item) => all.push(item),
             None if errors.len() == before => {
-                errors.push(FieldError::new(format!("{field}[{i}]"), "lacks a field it needs"));
+                let field = format!("{field}[{i}]");
+                errors.push(FieldError::new(field, FieldCode::Required, "lacks a field it needs"));
             }
             None => {}
         }
     }
     all
+}
+
+/// Why a text cannot be the name of a variable of the environment; the server says the same of what a client sends.
+fn variable_name(name: &str) -> String {
+    format!(
+        "`{}` cannot be the name of a variable: a name is not empty and has no `=` and no NUL in it",
+        clipped(name)
+    )
 }
 
 fn shown(value: &Value) -> String {

@@ -194,8 +194,16 @@ fn a_wrong_type_is_named() {
             json!({"retries": "often"}),
             "retries: must be a whole number from 0 to 1000, not `often` (or a map with max, on, backoff)",
         ),
-        (json!({"timeout": 0}), "timeout: must be more than nothing"),
+        (json!({"timeout": 0}), "timeout: must be more than nothing; leave it out for no limit of its own"),
         (json!({"on_failure": "panic"}), "on_failure: must be stop or continue, not `panic`"),
+        (
+            json!({"on_failure": "contnue"}),
+            "on_failure: must be stop or continue, not `contnue`; did you mean `continue`?",
+        ),
+        (
+            json!({"retries": {"on": ["node_list"]}}),
+            "retries.on: `node_list` is not a reason; did you mean `node_lost`?",
+        ),
         (json!({"outputs": {"a": 1}}), "outputs: must be a text, not a map"),
         (json!({"endpoints": {}}), "endpoints: must be a list, not a map"),
         (json!({"setup": "a\0b"}), "setup: must not contain a NUL character"),
@@ -239,7 +247,11 @@ fn a_command_must_name_a_program() {
 #[test]
 fn names_of_variables_have_no_equals_sign() {
     for bad in ["A=B", "=", "", "A\0"] {
-        assert!(problem(json!({"env": {bad: "1"}})).ends_with("cannot be the name of a variable"), "{bad:?}");
+        let problem = problem(json!({"env": {bad: "1"}}));
+        assert!(
+            problem.contains("cannot be the name of a variable: a name is not empty and has no `=`"),
+            "{bad:?}"
+        );
     }
 }
 
@@ -384,5 +396,30 @@ proptest! {
         let value = serde_json::to_value(&spec).unwrap();
         prop_assert_eq!(&serde_json::from_value::<JobSpec>(value.clone()).unwrap(), &spec);
         prop_assert_eq!(read(value), spec);
+    }
+}
+
+#[test]
+fn a_problem_has_the_code_of_its_kind() {
+    for (fields, code) in [
+        (json!({"nodez": 2}), FieldCode::UnknownField),
+        (json!({"nodes": 0}), FieldCode::OutOfRange),
+        (json!({"nodes": "-1"}), FieldCode::OutOfRange),
+        (json!({"nodes": [2]}), FieldCode::WrongType),
+        (json!({"nodes": "two"}), FieldCode::WrongType),
+        (json!({"resources": {"cpus": 1e9}}), FieldCode::OutOfRange),
+        (json!({"resources": {"gpus": "x:y"}}), FieldCode::InvalidValue),
+        (json!({"resources": {"memory": "0"}}), FieldCode::OutOfRange),
+        (json!({"timeout": "-5s"}), FieldCode::InvalidValue),
+        (json!({"env": {"A": []}}), FieldCode::WrongType),
+        (json!({"env": {"A=B": 1}}), FieldCode::InvalidValue),
+        (json!({"command": ""}), FieldCode::Required),
+        (json!({"endpoints": [{"name": "x"}]}), FieldCode::Required),
+        (json!({"in_place": true, "on": "ssh/lab"}), FieldCode::NotSupported),
+    ] {
+        let mut all = json!({"command": "true"});
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let errors = JobSpec::from_value(all).unwrap_err();
+        assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [code], "{fields}");
     }
 }

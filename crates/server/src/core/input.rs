@@ -22,7 +22,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 pub(crate) struct ConnectionId(pub u64);
 
 /// A job that passed every check that needs no state.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Submission {
     pub spec: JobSpec,
     pub owner: String,

@@ -6,7 +6,7 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::Why;
 use muster_link::message::ToAgent;
 use muster_model::job::{Job, Policy, State};
-use muster_model::spec::{FieldError, JobSpec};
+use muster_model::spec::{FieldCode, FieldError, JobSpec};
 use muster_model::{BundleId, JobId, Timestamp};
 use muster_scheduler::{Free, Need, Waiting, fits_ever};
 use muster_store::{Change, NewJob};
@@ -71,7 +71,7 @@ impl Core {
             let message = format!(
                 "`{name}` is the name of a job that is not over; choose another, or `muster stop {name}`"
             );
-            errors.push(FieldError::new("name", message));
+            errors.push(FieldError::new("name", FieldCode::NameInUse, message));
         }
         let nodes = self.free_on(&spec.on);
         let waiting =
@@ -82,7 +82,8 @@ impl Core {
             let whole: Vec<Free> = nodes.iter().map(|node| Free { usable: true, ..node.clone() }).collect();
             if let Some(obstacle) = muster_scheduler::explain(&whole, &waiting, 0) {
                 let message = format!("{}; {}", obstacle.constraint, obstacle.help);
-                errors.push(FieldError::new(too_much(&nodes, &waiting), message));
+                let field = too_much(&nodes, &waiting);
+                errors.push(FieldError::new(field, FieldCode::NotEnoughResources, message));
             }
         }
         if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }

@@ -11,10 +11,11 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::{BundleStatus, ChunkList, PutBundle};
 use muster_bundle::{chunk, cut};
 use muster_model::bundle::{Chunk, Manifest};
-use muster_model::spec::FieldError;
+use muster_model::spec::{FieldCode, FieldError};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::StreamReader;
 
+use super::describe::{Always, Reads, Takes};
 use super::failure::{Failure, Json};
 use crate::chunk_store::MAX_CHUNKS;
 use crate::chunk_store::pack;
@@ -27,8 +28,8 @@ const MAX_IDS: usize = 4096;
 pub(super) const MAX_PACK: u64 = 32 << 20;
 
 /// Name a bundle. Once nothing is missing it can be used; until then, send what is, and ask again.
-#[utoipa::path(post, path = "/api/v1/bundles", tag = "bundles", request_body = PutBundle,
-    responses((status = 200, body = BundleStatus), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/bundles", tag = "bundles", operation_id = "put_bundle", request_body = PutBundle,
+    responses((status = 200, body = BundleStatus), Always, Reads, Takes))]
 pub(super) async fn put(
     State(shared): State<Arc<Shared>>,
     Json(request): Json<PutBundle>,
@@ -46,25 +47,25 @@ fn check(manifest: &Manifest) -> Result<(), Problem> {
         let too_long = |chunk: &Chunk| chunk.bytes > cut::MAX as u64;
         if let Some(i) = chunks.iter().position(too_long) {
             let message = format!("must be at most {}", cut::MAX);
-            errors.push(FieldError::new(format!("{list}[{i}].bytes"), message));
+            errors.push(FieldError::new(format!("{list}[{i}].bytes"), FieldCode::OutOfRange, message));
         }
     }
     if manifest.chunks().count() > MAX_CHUNKS {
-        errors.push(FieldError::new("content", format!("a bundle has at most {MAX_CHUNKS} chunks")));
+        errors.push(FieldError::new("content", FieldCode::OutOfRange, format!("a bundle has at most {MAX_CHUNKS} chunks")));
     }
     if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
 }
 
 /// Of some chunks, those that the server lacks.
-#[utoipa::path(post, path = "/api/v1/chunks/missing", tag = "bundles", request_body = ChunkList,
-    responses((status = 200, body = ChunkList), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/chunks/missing", tag = "bundles", operation_id = "missing_chunks", request_body = ChunkList,
+    responses((status = 200, body = ChunkList), Always, Reads, Takes))]
 pub(super) async fn missing(
     State(shared): State<Arc<Shared>>,
     Json(ChunkList { chunks }): Json<ChunkList>,
 ) -> Result<Json<ChunkList>, Failure> {
     if chunks.len() > MAX_IDS {
         let message = format!("has {} entries; ask for at most {MAX_IDS} at a time", chunks.len());
-        return Err(Problem::fields(vec![FieldError::new("chunks", message)]).into());
+        return Err(Problem::fields(vec![FieldError::new("chunks", FieldCode::OutOfRange, message)]).into());
     }
     let store = shared.clone();
     let missing = bundle::with_chunks(&shared, move || store.chunks.missing(chunks.iter())).await?;
@@ -73,9 +74,9 @@ pub(super) async fn missing(
 
 /// Send chunks: a pack of records, each the length of the stored form (4 bytes, little endian), the digest (32 bytes), and
 /// the stored form. Records before one that is refused are kept.
-#[utoipa::path(post, path = "/api/v1/chunks", tag = "bundles",
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/chunks", tag = "bundles", operation_id = "put_chunks",
+    request_body(content = inline(super::describe::Bytes), content_type = "application/octet-stream"),
+    responses((status = 204, description = "They are kept."), Always, Reads, Takes))]
 pub(super) async fn put_chunks(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,

@@ -1,19 +1,20 @@
-//! What happened to a job, as it happens.
+//! What happened to a job, or to all of them, as it happens.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures::stream;
 use muster_api::problem::Problem;
-use muster_api::view::{EventView, EventsQuery};
+use muster_api::view::{AllEventsQuery, EventsQuery};
 use muster_model::JobId;
 use tokio::sync::watch;
 
-use super::failure::{Failure, Params};
+use super::describe::{Always, JobEvents, OnJob, Reads};
+use super::failure::{Failure, Params, Segment};
 use super::job::{read, resolve, row};
 use super::sse;
 use crate::core::internal;
@@ -22,38 +23,61 @@ use crate::view;
 
 /// Events read at once.
 const PAGE: u32 = 500;
+/// Events of all jobs that are sent to whoever does not say from where on.
+const RECENT: u32 = 100;
 
 /// Follow a job's events. Server-sent events `event` (an `EventView`) and, last, `end`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/events", tag = "jobs", params(EventsQuery, ("job" = String, Path)),
-    responses((status = 200, body = EventView, content_type = "text/event-stream"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/events", tag = "jobs", operation_id = "follow_events", params(EventsQuery, ("job" = String, Path)),
+    responses((status = 200, body = JobEvents, content_type = "text/event-stream"),
+        Always, Reads, OnJob))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     Params(query): Params<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let job = read(&shared, move |readers| resolve(readers, &job)).await?;
-    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let follower = Follower {
-        news: shared.news.clone(),
-        shared,
-        job,
-        after: query.after.or(last).unwrap_or(0),
-        follow: query.follow,
-        ready: VecDeque::new(),
-        done: false,
+    let after = query.after.or(last_event(&headers)).unwrap_or(0);
+    Ok(reply(shared, Some(job), after, query.follow))
+}
+
+/// Follow the events of all jobs. Server-sent events `event` (an `EventView`).
+#[utoipa::path(get, path = "/api/v1/events", tag = "jobs", operation_id = "follow_all_events", params(AllEventsQuery),
+    responses((status = 200, body = JobEvents, content_type = "text/event-stream"), Always, Reads))]
+pub(super) async fn follow_all(
+    State(shared): State<Arc<Shared>>,
+    Params(query): Params<AllEventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let after = match query.after.or(last_event(&headers)) {
+        Some(after) => after,
+        None => {
+            let newest =
+                read(&shared, |readers| readers.largest_event_seq().map_err(|error| internal(&error)));
+            newest.await?.saturating_sub(u64::from(query.tail.unwrap_or(RECENT)))
+        }
     };
-    Ok(sse::reply(stream::unfold(follower, async |mut follower| {
+    Ok(reply(shared, None, after, query.follow))
+}
+
+fn last_event(headers: &HeaderMap) -> Option<u64> {
+    headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok())
+}
+
+fn reply(shared: Arc<Shared>, job: Option<JobId>, after: u64, follow: bool) -> Response {
+    let news = shared.news.clone();
+    let follower = Follower { shared, news, job, after, follow, ready: VecDeque::new(), done: false };
+    sse::reply(stream::unfold(follower, async |mut follower| {
         let event = follower.next().await?;
         Some((event, follower))
-    })))
+    }))
 }
 
 struct Follower {
     shared: Arc<Shared>,
     news: watch::Receiver<u64>,
-    job: JobId,
+    /// None for all.
+    job: Option<JobId>,
     after: u64,
     follow: bool,
     ready: VecDeque<Event>,
@@ -88,9 +112,9 @@ impl Follower {
         let (job, after) = (self.job.clone(), self.after);
         let (rows, job) = read(&self.shared, move |readers| {
             // The job is read first: what it says is over has all its events.
-            let job = row(readers, &job)?;
-            let rows = readers.events(Some(&job.job.id), after, PAGE).map_err(|error| internal(&error))?;
-            Ok((rows, job))
+            let row = job.as_ref().map(|job| row(readers, job)).transpose()?;
+            let rows = readers.events(job.as_ref(), after, PAGE).map_err(|error| internal(&error))?;
+            Ok((rows, row))
         })
         .await?;
         let whole = rows.len() < PAGE as usize;
@@ -99,8 +123,9 @@ impl Follower {
             let event = view::event(event);
             self.ready.push_back(sse::event("event", Some(event.seq.to_string()), &event));
         }
-        if whole && (!self.follow || job.job.state.is_terminal()) {
-            self.ready.push_back(sse::event("end", None, &view::end(&job)));
+        let is_over = job.as_ref().is_some_and(|row| row.job.state.is_terminal());
+        if whole && (!self.follow || is_over) {
+            self.ready.extend(job.map(|row| sse::event("end", None, &view::end(&row))));
             self.done = true;
         }
         Ok(())

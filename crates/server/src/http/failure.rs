@@ -1,8 +1,8 @@
 //! Problems as replies, and extractors that answer with them.
 
 use axum::body::Bytes;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -69,6 +69,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         let read: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
         read.map(|Query(value)| Self(value))
+            .map_err(|rejection| Failure(Problem::new(Code::InvalidRequest, rejection.body_text())))
+    }
+}
+
+/// The part of the path that names something; one that is not text is answered with a problem.
+pub(crate) struct Segment(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segment {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let read: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
+        read.map(|Path(text)| Self(text))
             .map_err(|rejection| Failure(Problem::new(Code::InvalidRequest, rejection.body_text())))
     }
 }

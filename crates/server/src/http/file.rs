@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -20,7 +20,8 @@ use muster_model::task::Outputs;
 use muster_model::{BundleId, NodeId, TaskId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::failure::{Failure, Json, Params};
+use super::describe::{Always, OnJob, Reads};
+use super::failure::{Failure, Json, Params, Segment};
 use super::job::{read, resolve, row};
 use crate::core::internal;
 use crate::outputs;
@@ -30,11 +31,11 @@ use crate::state::Shared;
 const MAX_LISTED: usize = 10_000;
 
 /// List a task's files.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/files", tag = "files", params(("job" = String, Path), FilesQuery),
-    responses((status = 200, body = FileList), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/files", tag = "files", operation_id = "list_files",
+    params(("job" = String, Path), FilesQuery), responses((status = 200, body = FileList), Always, OnJob, Reads))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     Params(query): Params<FilesQuery>,
 ) -> Result<Json<FileList>, Failure> {
     let place = find(&shared, job, &query).await?;
@@ -51,12 +52,13 @@ pub(super) async fn list(
 }
 
 /// Send a file as it is, or a directory as a tar archive.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/files/content", tag = "files", params(("job" = String, Path), FilesQuery),
-    responses((status = 200, content((Vec<u8> = "application/octet-stream"), (Vec<u8> = "application/x-tar"))),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/files/content", tag = "files", operation_id = "get_file",
+    params(("job" = String, Path), FilesQuery), responses((status = 200, description = "The file, or the archive.", content(
+        (inline(super::describe::Bytes) = "application/octet-stream"), (inline(super::describe::Bytes) = "application/x-tar"))),
+        Always, OnJob, Reads))]
 pub(super) async fn content(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     Params(query): Params<FilesQuery>,
 ) -> Result<Response, Failure> {
     let place = find(&shared, job, &query).await?;

@@ -1,9 +1,10 @@
 //! Jobs: make, list, show, stop, remove, and why.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muster_api::problem::{Code, Problem};
@@ -14,25 +15,33 @@ use muster_bundle::chunk;
 use muster_model::JobId;
 use muster_model::bundle::Source;
 use muster_model::job::Event;
-use muster_model::spec::{FieldError, JobSpec};
+use muster_model::spec::{FieldCode, FieldError, JobSpec, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
+use tokio::time::{sleep, timeout};
 
-use super::failure::{self, Failure, Json, Params};
+use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
+use super::failure::{self, Failure, Json, Params, Segment};
 use crate::core::{Input, Submission, internal};
 use crate::state::Shared;
 use crate::{bundle, view};
 
 /// Jobs on a page when the caller does not say.
 const DEFAULT_PAGE: u32 = 100;
+/// An agent connects within a moment of the server's start, or something is wrong with it.
+const ARRIVAL: Duration = Duration::from_secs(3);
+/// How often to look whether it has.
+const LOOK: Duration = Duration::from_millis(10);
+/// Jobs whose names a mistyped one is compared with.
+const RECENT: u32 = 200;
 /// The longest key a client may choose.
 const MAX_KEY: usize = 255;
 
 /// Make a job.
-#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", params(CreateJobQuery,
+#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", operation_id = "create_job", params(CreateJobQuery,
     ("Idempotency-Key" = Option<String>, Header, description = "Repeating a request with the same key makes one job.")),
     request_body = CreateJob,
     responses((status = 201, body = JobDetail), (status = 200, body = Preview, description = "dry run"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+        Always, Reads, Takes, Conflicts))]
 pub(super) async fn create(
     State(shared): State<Arc<Shared>>,
     Params(query): Params<CreateJobQuery>,
@@ -56,9 +65,31 @@ pub(super) async fn create(
         environment: request.environment,
         idempotency: key.zip(digest),
     };
-    let id = shared.core.ask(|reply| Input::Submit(Box::new(submission), reply)).await?;
+    let id = submit(&shared, submission).await?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
     Ok((StatusCode::CREATED, Json(detail)).into_response())
+}
+
+/// A server that has just started knows its nodes by what they had the last time. Whoever asks for more than that is looked
+/// at again once they have spoken.
+async fn submit(shared: &Shared, submission: Submission) -> Result<JobId, Problem> {
+    let ask = |submission| shared.core.ask(|reply| Input::Submit(Box::new(submission), reply));
+    let too_much =
+        |problem: &Problem| problem.errors.iter().any(|error| error.code == FieldCode::NotEnoughResources);
+    match ask(submission.clone()).await {
+        Err(problem) if too_much(&problem) => {
+            // Whoever does not come in time is taken at its last word.
+            drop(timeout(ARRIVAL, nodes_to_speak(shared)).await);
+            ask(submission).await
+        }
+        answer => answer,
+    }
+}
+
+async fn nodes_to_speak(shared: &Shared) {
+    while shared.core.ask(Input::Nodes).await.is_ok_and(|nodes| nodes.iter().any(|node| !node.connected)) {
+        sleep(LOOK).await;
+    }
 }
 
 /// Everything about a request that can be checked without looking at other jobs.
@@ -70,12 +101,14 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         None => {
             let names = shared.engines.names().join(", ");
             let message = format!("this server has no {} engine; it has: {names}", spec.on.engine());
-            errors.push(FieldError::new("on", message));
+            errors.push(FieldError::new("on", FieldCode::NotSupported, message));
         }
     }
     for name in request.environment.iter().flat_map(|environment| environment.keys()) {
         if name.is_empty() || name.contains(['=', '\0']) {
-            errors.push(FieldError::new("environment", format!("`{name}` cannot be the name of a variable")));
+            let shown: String = name.chars().take(60).collect();
+            let message = format!("`{shown}` cannot be the name of a variable");
+            errors.push(FieldError::new("environment", FieldCode::Required, message));
         }
     }
     let unsupported = [
@@ -86,7 +119,7 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         unsupported
             .iter()
             .filter(|(_, asked, _)| *asked)
-            .map(|(field, _, why)| FieldError::new(*field, *why)),
+            .map(|(field, _, why)| FieldError::new(*field, FieldCode::NotSupported, *why)),
     );
     if errors.is_empty() { Ok(spec) } else { Err(Problem::fields(errors)) }
 }
@@ -103,7 +136,7 @@ async fn check_source(shared: &Arc<Shared>, source: Option<&Source>) -> Result<(
     match missing.await?.first() {
         Some(diff) => {
             let message = format!("{diff} is not here; send it first with POST /api/v1/chunks");
-            Err(Problem::fields(vec![FieldError::new("source.diff", message)]))
+            Err(Problem::fields(vec![FieldError::new("source.diff", FieldCode::Required, message)]))
         }
         None => Ok(()),
     }
@@ -126,8 +159,8 @@ fn digest(request: &CreateJob) -> String {
 }
 
 /// List jobs, newest first.
-#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(ListJobs),
-    responses((status = 200, body = JobPage), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", operation_id = "list_jobs", params(ListJobs),
+    responses((status = 200, body = JobPage), Always, Reads))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(query): Params<ListJobs>,
@@ -149,15 +182,17 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
     for state in query.state.iter().flat_map(|states| states.split(',')) {
         match state.trim().parse() {
             Ok(state) => states.push(state),
-            Err(message) => errors.push(FieldError::new("state", message)),
+            Err(message) => errors.push(FieldError::new("state", FieldCode::Required, message)),
         }
     }
     if !query.limit.is_none_or(|limit| (1..=1000).contains(&limit)) {
-        errors.push(FieldError::new("limit", "must be a whole number from 1 to 1000"));
+        let message = "must be a whole number from 1 to 1000";
+        errors.push(FieldError::new("limit", FieldCode::OutOfRange, message));
     }
     let before_seq = match query.cursor.as_ref().map(|cursor| cursor.parse()) {
         Some(Err(_)) => {
-            errors.push(FieldError::new("cursor", "is not one this server gave; start without it"));
+            let message = "is not one this server gave; start without it";
+            errors.push(FieldError::new("cursor", FieldCode::Required, message));
             None
         }
         Some(Ok(seq)) => Some(seq),
@@ -170,11 +205,11 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
 }
 
 /// Show a job: by id, unique prefix, name, or `last`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, description = "id, prefix, name or `last`")),
-    responses((status = 200, body = JobDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", operation_id = "show_job", params(("job" = String, Path, description = "id, prefix, name or `last`")),
+    responses((status = 200, body = JobDetail), Always, OnJob))]
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Json<JobDetail>, Failure> {
     let detail = read(&shared, move |readers| {
         let id = resolve(readers, &job)?;
@@ -185,27 +220,27 @@ pub(super) async fn show(
 }
 
 /// Ask a job to end.
-#[utoipa::path(post, path = "/api/v1/jobs/{job}/stop", tag = "jobs", params(("job" = String, Path)), request_body = Option<StopJob>,
-    responses((status = 200, body = JobSummary), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/stop", tag = "jobs", operation_id = "stop_job", params(("job" = String, Path)), request_body = Option<StopJob>,
+    responses((status = 200, body = JobSummary), Always, OnJob, Reads, Takes))]
 pub(super) async fn stop(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     body: Bytes,
 ) -> Result<Json<JobSummary>, Failure> {
     let StopJob { grace_ms } = failure::optional(&body)?;
     let id = read(&shared, move |readers| resolve(readers, &job)).await?;
-    let event = Event::Stop { grace: grace_ms.map(std::time::Duration::from_millis) };
+    let event = Event::Stop { grace: grace_ms.map(Duration::from_millis) };
     shared.core.ask(|reply| Input::Job(id.clone(), event, reply)).await?;
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::row_summary(&row)))
 }
 
 /// Remove a job that is over, with its log and files.
-#[utoipa::path(delete, path = "/api/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path)),
-    responses((status = 204), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(delete, path = "/api/v1/jobs/{job}", tag = "jobs", operation_id = "remove_job", params(("job" = String, Path)),
+    responses((status = 204, description = "It is gone."), Always, OnJob))]
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<StatusCode, Failure> {
     let id = read(&shared, move |readers| resolve(readers, &job)).await?;
     shared.core.ask(|reply| Input::Remove(id.clone(), reply)).await?;
@@ -217,11 +252,11 @@ pub(super) async fn remove(
 }
 
 /// Why a job waits, or why it ended.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", params(("job" = String, Path)),
-    responses((status = 200, body = Why), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", operation_id = "explain_job", params(("job" = String, Path)),
+    responses((status = 200, body = Why), Always, OnJob))]
 pub(super) async fn why(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Json<Why>, Failure> {
     let id = read(&shared, move |readers| resolve(readers, &job)).await?;
     if let Some(why) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
@@ -232,12 +267,11 @@ pub(super) async fn why(
 }
 
 /// What the code of a job differed in from its commit, as `git diff` prints it.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/diff", tag = "jobs", params(("job" = String, Path)),
-    responses((status = 200, body = String, content_type = "text/plain"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/diff", tag = "jobs", operation_id = "get_diff", params(("job" = String, Path)),
+    responses((status = 200, body = String, content_type = "text/plain"), Always, OnJob))]
 pub(super) async fn diff(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Response, Failure> {
     let row = read(&shared, move |readers| row(readers, &resolve(readers, &job)?)).await?;
     let none = || {
@@ -278,11 +312,15 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
     match readers.resolve(selector).map_err(|error| internal(&error))? {
         Resolution::One(id) => Ok(id),
         Resolution::None if selector == "last" => {
-            Err(Problem::new(Code::NotFound, "there are no jobs yet")
+            Err(Problem::new(Code::JobNotFound, "there are no jobs yet")
                 .hint("`muster run -- COMMAND` makes one"))
         }
-        Resolution::None => Err(Problem::new(Code::NotFound, format!("there is no job `{shown}`"))
-            .hint("`muster ps --all` lists them; a name, an id or the beginning of one will do")),
+        Resolution::None => {
+            let rest = "`muster ps --all` lists them; a name, an id or the beginning of one will do";
+            let near = nearest_job(readers, selector)?.map(|near| format!("did you mean `{near}`? "));
+            Err(Problem::new(Code::JobNotFound, format!("there is no job `{shown}`"))
+                .hint(format!("{}{rest}", near.unwrap_or_default())))
+        }
         Resolution::Many(fitting) => {
             let list: Vec<String> =
                 fitting.iter().take(5).map(|(id, name)| format!("{id} ({name})")).collect();
@@ -292,9 +330,17 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
     }
 }
 
+/// The name or id, of the recent jobs, that a mistyped selector is nearest to.
+fn nearest_job(readers: &Readers, selector: &str) -> Result<Option<String>, Problem> {
+    let recent = readers.jobs(&JobFilter::default(), RECENT).map_err(|error| internal(&error))?;
+    let ids = recent.iter().map(|job| job.id.as_str()).filter(|_| selector.starts_with(JobId::PREFIX));
+    let known: Vec<&str> = recent.iter().map(|job| job.name.as_str()).chain(ids).collect();
+    Ok(nearest(selector, &known).map(str::to_owned))
+}
+
 pub(super) fn row(readers: &Readers, id: &JobId) -> Result<JobRow, Problem> {
     let row = readers.job(id).map_err(|error| internal(&error))?;
-    row.ok_or_else(|| Problem::new(Code::NotFound, format!("there is no job `{id}`")))
+    row.ok_or_else(|| Problem::new(Code::JobNotFound, format!("there is no job `{id}`")))
 }
 
 fn show_one(readers: &Readers, id: &JobId) -> Result<JobDetail, Problem> {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event;
 use base64::Engine as _;
@@ -16,14 +16,15 @@ use futures::stream;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{LogChunk, LogStream, LogsQuery};
 use muster_link::log::{Reader, Record, Stream, Tail};
-use muster_model::spec::FieldError;
+use muster_model::spec::{FieldCode, FieldError};
 use muster_model::task::TaskPhase;
 use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::failure::{Failure, Params};
+use super::describe::{Always, LogEvents, OnJob, Reads};
+use super::failure::{Failure, Params, Segment};
 use super::job::{has_logs, read, resolve, row};
 use super::sse;
 use crate::core::internal;
@@ -38,12 +39,12 @@ const ARRIVAL: Duration = Duration::from_secs(5);
 const FILL: usize = 256 * 1024;
 
 /// Read or follow a job's output. Server-sent events `log` (a `LogChunk`) and, last, `end`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/logs", tag = "jobs", params(LogsQuery, ("job" = String, Path)),
-    responses((status = 200, body = LogChunk, content_type = "text/event-stream"),
-        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/logs", tag = "jobs", operation_id = "follow_logs", params(LogsQuery, ("job" = String, Path)),
+    responses((status = 200, body = LogEvents, content_type = "text/event-stream"),
+        Always, Reads, OnJob))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     Params(query): Params<LogsQuery>,
 ) -> Result<Response, Failure> {
     let row = read(&shared, move |readers| {
@@ -55,7 +56,7 @@ pub(super) async fn follow(
     let cursor = query.cursor.as_deref().map(parse_cursor).transpose()?;
     if let Some(rank) = query.task.filter(|rank| *rank >= row.spec.nodes) {
         let message = format!("there is no task {rank}; the job's tasks are 0 to {}", row.spec.nodes - 1);
-        return Err(Problem::fields(vec![FieldError::new("task", message)]).into());
+        return Err(Problem::fields(vec![FieldError::new("task", FieldCode::OutOfRange, message)]).into());
     }
     if query.tail.is_some() && query.attempt.is_none_or(|attempt| attempt == row.job.attempt) {
         arrival(&shared, &row, query.task).await;
@@ -103,8 +104,10 @@ fn parse_cursor(text: &str) -> Result<Cursor, Problem> {
         });
         Some(Cursor { attempt: attempt.parse().ok()?, offsets: offsets.collect::<Option<_>>()? })
     });
-    let problem =
-        || Problem::fields(vec![FieldError::new("cursor", "must be ATTEMPT@RANK:OFFSET,RANK:OFFSET…")]);
+    let problem = || {
+        let message = "must be ATTEMPT@RANK:OFFSET,RANK:OFFSET…";
+        Problem::fields(vec![FieldError::new("cursor", FieldCode::InvalidValue, message)])
+    };
     parsed.ok_or_else(problem)
 }
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use muster_api::problem::Problem;
 use muster_api::view::ServerView;
 
+use super::describe::Always;
 use super::failure::{Failure, Json};
 use crate::core::Input;
 use crate::state::Shared;
 
 /// Show the server.
-#[utoipa::path(get, path = "/api/v1/server", tag = "server",
-    responses((status = 200, body = ServerView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(get, path = "/api/v1/server", tag = "server", operation_id = "show_server",
+    responses((status = 200, body = ServerView), Always))]
 pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<ServerView>, Failure> {
     let nodes = shared.core.ask(Input::Nodes).await?;
     let unfinished_jobs = shared.core.ask(Input::Unfinished).await?;
@@ -29,8 +29,8 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Serve
 }
 
 /// Stop the server. Jobs keep running, and are there again when a server is.
-#[utoipa::path(post, path = "/api/v1/server/shutdown", tag = "server",
-    responses((status = 202), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+#[utoipa::path(post, path = "/api/v1/server/shutdown", tag = "server", operation_id = "stop_server",
+    responses((status = 202, description = "It stops."), Always))]
 pub(super) async fn shutdown(State(shared): State<Arc<Shared>>) -> StatusCode {
     tracing::info!("asked to stop");
     shared.stop.cancel();

@@ -40,7 +40,8 @@ fn after(end: &StreamEnd) -> String {
 }
 
 async fn show_failure(session: &Arc<Session>, end: &StreamEnd, detail: Option<&JobDetail>) {
-    let mark = terminal::paint("error:", Colour::Red, terminal::stderr_has_colours());
+    let code = end.job.reason.as_ref().map(|reason| format!("[{}]", reason.code())).unwrap_or_default();
+    let mark = terminal::paint(&format!("error{code}:"), Colour::Red, terminal::stderr_has_colours());
     terminal::remark(&format!("{mark} {}", cause(end)));
     let gang_rank = end.failed_rank.filter(|_| end.job.nodes > 1);
     if let Some(rank) = gang_rank {

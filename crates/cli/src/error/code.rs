@@ -1,0 +1,117 @@
+//! What can go wrong on this side of the server, each with its code, its meaning and its remedy.
+
+use super::Kind;
+
+muster_api::model::catalogue! {
+    /// What a command fails with by itself. What a server refuses has the codes of `muster_api::Code`, and what is
+    /// wrong with a field those of `FieldCode`.
+    pub(crate) enum Code {
+        /// A file of the code directory changes all the time, so that no one state of it could be read.
+        BundleFileChanges = "bundle_file_changes" => "Wait until it is at rest, or leave it out: write its name into .musterignore.",
+        /// A file or a folder of the code directory cannot be read.
+        BundleFileUnreadable = "bundle_file_unreadable" => "Make it readable, or leave it out: write its name into .musterignore.",
+        /// A file of the code directory has a name that cannot be sent.
+        BundleNameInvalid = "bundle_name_invalid" => "Rename it, or leave it out: write its name into .musterignore.",
+        /// The server asks again and again for parts of the code that were sent.
+        BundleRefused = "bundle_refused" => "Look into the server's log; its disk may be failing.",
+        /// The command itself failed in a way that it should not.
+        ClientInternal = "client_internal" => "Report it, with the command line and the version (`muster version`).",
+        /// A word of the command is not valid UTF-8, and a job is stored as text.
+        CommandNotUtf8 = "command_not_utf8" => "Rename the file that it names, or call it from a script.",
+        /// config.toml cannot be read, or says something that is not to be.
+        ConfigInvalid = "config_invalid" => "Correct it; `muster config path` says where it is.",
+        /// The connection to the server broke, and the server did not come back.
+        ConnectionLost = "connection_lost" => "Look whether the server runs (`muster server status`), then `muster ps` to see what was done.",
+        /// The current directory cannot be found.
+        CurrentDirectoryMissing = "current_directory_missing" => "It may have been removed: `cd` to another one.",
+        /// The disk of this machine is full.
+        DiskFull = "disk_full" => "Free space on the disk of the file that the message names.",
+        /// Muster's own folder cannot be made or used.
+        HomeUnusable = "home_unusable" => "MUSTER_HOME moves muster's data to another directory.",
+        /// The job file is not a job: no YAML, no map of fields, or no text.
+        JobFileInvalid = "job_file_invalid" => "Correct it at the line that is named; a job is a map of fields such as `command: python train.py`.",
+        /// The job file is too large for a job.
+        JobFileTooLarge = "job_file_too_large" => "Is it the right file? A job names its data, it does not contain it.",
+        /// The job file cannot be opened or read.
+        JobFileUnreadable = "job_file_unreadable" => "Check the path and your rights to the file.",
+        /// There is no place for muster's own folder.
+        NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
+        /// Whoever read the output has gone; nothing is said, as nobody is there to read it.
+        OutputClosed = "output_closed" => "Nothing: a command whose output goes to `head` ends like this.",
+        /// The output of the command cannot be written.
+        OutputFailed = "output_failed" => "Check the disk or the terminal that stdout goes to.",
+        /// The server's address cannot be read.
+        ServerAddressInvalid = "server_address_invalid" => "Set MUSTER_SERVER to http://HOST:PORT or unix:/PATH, or unset it.",
+        /// Whatever answers is not a muster server, or not one of about this version.
+        ServerForeign = "server_foreign" => "Check that MUSTER_SERVER is the address of a muster server, of about the version of this client.",
+        /// The server that is named is not the private one, and not this command's to start or stop.
+        ServerNotPrivate = "server_not_private" => "Unset MUSTER_SERVER to speak of the private server.",
+        /// The server took the connection and then said nothing for too long.
+        ServerSilent = "server_silent" => "Look whether the server's machine is overloaded; `muster server stop` ends a private server, its jobs keep running.",
+        /// The private server could not be started.
+        ServerStartFailed = "server_start_failed" => "Read the lines of its log below the message.",
+        /// The private server runs but does not answer, or does not end.
+        ServerStuck = "server_stuck" => "End the process that the message names; its jobs keep running.",
+        /// No connection to the server could be made.
+        ServerUnreachable = "server_unreachable" => "Check that it runs and that MUSTER_SERVER is its address; without MUSTER_SERVER a private server is used.",
+        /// The operating system refused something that every command needs.
+        SystemFailed = "system_failed" => "Read the system's words in the message; limits of processes or open files may be reached.",
+        /// The job has no task of this rank.
+        TaskNotFound = "task_not_found" => "Ranks count from 0; `muster show JOB` lists the tasks.",
+        /// The server's token cannot be sent.
+        TokenInvalid = "token_invalid" => "Set MUSTER_TOKEN to the token as it was given to you, one line of plain characters.",
+        /// There is no error of this code.
+        NoSuchError = "no_such_error" => "`muster explain` lists all codes.",
+        /// There is no setting of this name.
+        NoSuchSetting = "no_such_setting" => "`muster config` lists all settings.",
+        /// A setting cannot have this value.
+        SettingInvalid = "setting_invalid" => "Choose a value as the message says; `muster config` shows what each setting means.",
+        /// The command line cannot be read.
+        Usage = "usage" => "`muster COMMAND --help` shows how the command is written, with examples.",
+        /// The jobs were not over within the time given; they go on.
+        WaitTimeout = "wait_timeout" => "`muster ps` shows them, `muster why JOB` says what one waits for.",
+        /// The code directory would be the whole home directory or the whole machine, which nobody means to copy.
+        WorkdirTooWide = "workdir_too_wide" => "cd to your project; or --in-place to run here without a copy; or --workdir . to copy it all the same.",
+    }
+}
+
+impl Code {
+    /// Whose fault it is, and with that the exit code.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::BundleFileChanges
+            | Self::BundleFileUnreadable
+            | Self::BundleNameInvalid
+            | Self::CommandNotUtf8
+            | Self::ConfigInvalid
+            | Self::JobFileInvalid
+            | Self::JobFileTooLarge
+            | Self::JobFileUnreadable
+            | Self::NoHome
+            | Self::ServerAddressInvalid
+            | Self::ServerNotPrivate
+            | Self::TaskNotFound
+            | Self::TokenInvalid
+            | Self::NoSuchError
+            | Self::NoSuchSetting
+            | Self::SettingInvalid
+            | Self::Usage
+            | Self::WorkdirTooWide => Kind::Input,
+            Self::BundleRefused
+            | Self::ClientInternal
+            | Self::ConnectionLost
+            | Self::CurrentDirectoryMissing
+            | Self::DiskFull
+            | Self::HomeUnusable
+            | Self::OutputFailed
+            | Self::ServerForeign
+            | Self::ServerSilent
+            | Self::ServerStartFailed
+            | Self::ServerStuck
+            | Self::ServerUnreachable
+            | Self::SystemFailed => Kind::Failed,
+            Self::WaitTimeout => Kind::Timeout,
+            Self::OutputClosed => Kind::OutputClosed,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! How the server is: what an operator would look at first, as pure judgements over what was found.
+//!
+//! It never asks an engine: what engines and agents are like is known from what they have said.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use muster_api::doctor::Check;
+use muster_api::view::NodeView;
+
+/// Every connection and every task costs a few; see `raise_open_files` in the binary.
+const FEW_OPEN_FILES: u64 = 4096;
+
+/// What the server found out about itself.
+pub(crate) struct Facts<'a> {
+    pub home: &'a str,
+    pub version: &'a str,
+    pub engines: Vec<&'static str>,
+    pub nodes: Vec<NodeView>,
+    /// Whether a file could be written into the data directory.
+    pub write: io::Result<()>,
+    /// Whether the database could be read.
+    pub read: Result<(), String>,
+    /// Free bytes, all bytes, and how many more files can be made, where that is limited.
+    pub space: io::Result<(u64, u64, Option<u64>)>,
+    /// None if there is no limit.
+    pub open_files: Option<u64>,
+}
+
+/// The judgements, the server first, then engines and nodes.
+pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![data(facts), database(facts), space(facts), open_files(facts.open_files)];
+    for engine in &facts.engines {
+        checks.push(engine_check(engine, &facts.nodes));
+    }
+    checks.extend(facts.nodes.iter().map(|node| node_check(node, facts)));
+    checks
+}
+
+fn data(facts: &Facts) -> Check {
+    match &facts.write {
+        Ok(()) => Check::ok("data directory", format!("{} can be written", facts.home)),
+        Err(error) => Check::broken(
+            "data directory",
+            format!("{} cannot be written: {error}", facts.home),
+            "free space on its disk, and see that it belongs to the user the server runs as",
+        ),
+    }
+}
+
+fn database(facts: &Facts) -> Check {
+    match &facts.read {
+        Ok(()) => Check::ok("database", "can be read"),
+        Err(error) => Check::broken(
+            "database",
+            format!("cannot be read: {error}"),
+            format!(
+                "see server.log in {}; restore the directory from a copy if its disk is damaged",
+                facts.home
+            ),
+        ),
+    }
+}
+
+fn space(facts: &Facts) -> Check {
+    match &facts.space {
+        Ok((free, total, files)) => Check::disk_space("disk space", facts.home, *free, *total, *files),
+        Err(error) => Check::broken(
+            "disk space",
+            format!("{} cannot be looked at: {error}", facts.home),
+            "mount its disk again",
+        ),
+    }
+}
+
+fn open_files(limit: Option<u64>) -> Check {
+    match limit {
+        Some(limit @ ..FEW_OPEN_FILES) => Check::warning(
+            "open files",
+            format!("the server may have {limit} files open: enough for about {} connections", limit / 4),
+            "raise the hard limit: `ulimit -Hn 16384`, or LimitNOFILE= of its service",
+        ),
+        Some(limit) => Check::ok("open files", format!("the server may have {limit} open")),
+        None => Check::ok("open files", "no limit"),
+    }
+}
+
+fn engine_check(engine: &str, nodes: &[NodeView]) -> Check {
+    let name = format!("engine {engine}");
+    let own: Vec<&NodeView> = nodes.iter().filter(|node| node.engine == engine).collect();
+    let ready = own.iter().filter(|node| node.connected).count();
+    let detail = format!("{ready} of {} nodes ready", own.len());
+    match (own.len(), ready) {
+        (0, _) => Check::broken(
+            name,
+            "offers no node",
+            "see server.log for what it answered when the server started",
+        ),
+        (_, 0) => Check::broken(name, detail, "no job can start there: see the nodes below"),
+        (all, ready) if ready < all => Check::warning(name, detail, "see the nodes below"),
+        _ => Check::ok(name, detail),
+    }
+}
+
+fn node_check(node: &NodeView, facts: &Facts) -> Check {
+    let name = format!("node {}", node.id);
+    if !node.connected {
+        let log = if node.engine == "local" {
+            format!("{}/node/agent.log", facts.home)
+        } else {
+            "agent.log there".into()
+        };
+        return Check::broken(
+            name,
+            format!("the agent on {} is not connected", node.host),
+            format!("it is started again and again by itself; see {log} for why it ends"),
+        );
+    }
+    if node.slots == 0 {
+        return Check::warning(name, "has not said yet what it has", "look again in a few seconds");
+    }
+    let version = node.agent_version.as_deref().unwrap_or("unknown");
+    if version != facts.version {
+        return Check::warning(
+            name,
+            format!("its agent has version {version}, the server {}", facts.version),
+            "it is replaced when no task of it runs; `muster server stop` does that when no job is left",
+        );
+    }
+    let devices = match node.devices.len() {
+        0 => String::new(),
+        1 => ", 1 device".into(),
+        count => format!(", {count} devices"),
+    };
+    Check::ok(name, format!("connected from {}, version {version}{devices}", node.host))
+}
+
+/// Whether the data directory takes a file, tried with one. May wait for the disk.
+pub(crate) fn try_write(home: &Path) -> io::Result<()> {
+    let probe = home.join(format!(".doctor-{:016x}", crate::random::bits()));
+    let written = fs::write(&probe, b"muster");
+    let removed = fs::remove_file(&probe);
+    written.and(removed)
+}
+
+/// The space on the disk of a directory.
+pub(crate) fn look_at_space(home: &Path) -> io::Result<(u64, u64, Option<u64>)> {
+    let disk = rustix::fs::statvfs(home)?;
+    // A file system that makes its inodes as it goes says that it has none.
+    let files = (disk.f_files > 0).then_some(disk.f_favail);
+    Ok((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, files))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::doctor::Health;
+
+    use super::*;
+
+    fn node(connected: bool) -> NodeView {
+        NodeView {
+            id: "node_local".parse().unwrap(),
+            engine: "local".into(),
+            host: "here".into(),
+            connected,
+            agent_pid: Some(1),
+            agent_version: Some("1".into()),
+            cpu_millis: 1000,
+            cpu_millis_used: 0,
+            memory_bytes: 1,
+            memory_bytes_used: 0,
+            slots: 1,
+            slots_used: 0,
+            devices: Vec::new(),
+        }
+    }
+
+    fn facts() -> Facts<'static> {
+        Facts {
+            home: "/data",
+            version: "1",
+            engines: vec!["local"],
+            nodes: vec![node(true)],
+            write: Ok(()),
+            read: Ok(()),
+            space: Ok((1 << 40, 1 << 41, None)),
+            open_files: Some(16_384),
+        }
+    }
+
+    /// The one check that is not well, of all.
+    fn fault(facts: &Facts) -> Check {
+        let mut faults: Vec<Check> =
+            checks(facts).into_iter().filter(|check| check.status != Health::Ok).collect();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        faults.remove(0)
+    }
+
+    #[test]
+    fn a_server_that_is_well_has_nothing_to_complain_of() {
+        let found = checks(&facts());
+        assert!(found.iter().all(|check| check.status == Health::Ok), "{found:?}");
+        assert_eq!(found.len(), 6);
+        assert_eq!(open_files(None).status, Health::Ok);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_broken() {
+        let full = Facts { write: Err(io::ErrorKind::StorageFull.into()), ..facts() };
+        assert_eq!((fault(&full).name.as_str(), fault(&full).status), ("data directory", Health::Broken));
+        assert!(try_write(Path::new("/proc/nowhere")).is_err());
+        let folder = tempfile::tempdir().unwrap();
+        try_write(folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_read_is_broken() {
+        let damaged = Facts { read: Err("malformed".into()), ..facts() };
+        assert!(fault(&damaged).detail.contains("malformed"));
+    }
+
+    #[test]
+    fn a_full_disk_and_one_that_is_gone_are_broken() {
+        assert_eq!(fault(&Facts { space: Ok((1, 1 << 40, None)), ..facts() }).status, Health::Broken);
+        let gone = Facts { space: Err(io::ErrorKind::NotFound.into()), ..facts() };
+        assert_eq!(fault(&gone).name, "disk space");
+        assert!(look_at_space(Path::new("/nowhere")).is_err());
+        assert!(look_at_space(Path::new("/")).unwrap().1 > 0);
+    }
+
+    #[test]
+    fn few_open_files_are_a_warning() {
+        assert_eq!(fault(&Facts { open_files: Some(1024), ..facts() }).status, Health::Warning);
+    }
+
+    #[test]
+    fn an_engine_without_nodes_is_broken() {
+        assert_eq!(fault(&Facts { nodes: Vec::new(), ..facts() }).name, "engine local");
+        let mut second = node(false);
+        second.id = "node_other".parse().unwrap();
+        let found = checks(&Facts { nodes: vec![node(true), second], ..facts() });
+        let statuses: Vec<Health> = found[4..].iter().map(|check| check.status).collect();
+        assert_eq!(statuses, [Health::Warning, Health::Ok, Health::Broken]);
+    }
+
+    #[test]
+    fn a_node_that_is_away_or_silent_or_of_another_version_is_named() {
+        let found = checks(&Facts { nodes: vec![node(false)], ..facts() });
+        assert_eq!(found[4..].iter().filter(|check| check.status == Health::Broken).count(), 2);
+        assert!(found[5].remedy.as_deref().unwrap().contains("/data/node/agent.log"));
+        let old = NodeView { agent_version: Some("0".into()), ..node(true) };
+        assert!(fault(&Facts { nodes: vec![old], ..facts() }).detail.contains("version 0, the server 1"));
+        let silent = NodeView { slots: 0, ..node(true) };
+        assert_eq!(fault(&Facts { nodes: vec![silent], ..facts() }).status, Health::Warning);
+    }
+}

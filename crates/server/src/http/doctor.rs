@@ -1,0 +1,40 @@
+//! How the server is.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::State;
+use muster_api::doctor::Doctor;
+use rustix::process::{Resource, getrlimit};
+
+use super::describe::Always;
+use super::failure::{Failure, Json};
+use super::job::read;
+use crate::core::Input;
+use crate::doctor::{Facts, checks, look_at_space, try_write};
+use crate::state::Shared;
+
+/// Check the server, its engines and its nodes. Whatever is wrong comes with its remedy.
+#[utoipa::path(get, path = "/api/v1/doctor", tag = "server", operation_id = "check_server",
+    responses((status = 200, body = Doctor), Always))]
+pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Doctor>, Failure> {
+    let nodes = shared.core.ask(Input::Nodes).await?;
+    let home = shared.home.clone();
+    // On a thread that may wait for the disk.
+    let (write, space, database) = read(&shared, move |readers| {
+        let home = Path::new(&home);
+        Ok((try_write(home), look_at_space(home), readers.largest_event_seq().map(drop)))
+    })
+    .await?;
+    let facts = Facts {
+        home: &shared.home,
+        version: &shared.version,
+        engines: shared.engines.names(),
+        nodes,
+        write,
+        read: database.map_err(|error| error.to_string()),
+        space,
+        open_files: getrlimit(Resource::Nofile).current,
+    };
+    Ok(Json(Doctor { at: crate::core::now(), checks: checks(&facts) }))
+}
