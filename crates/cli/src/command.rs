@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exit_codes;
 pub(crate) mod explain;
+pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod ps;
