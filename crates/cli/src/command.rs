@@ -11,6 +11,7 @@ pub(crate) mod exit_codes;
 pub(crate) mod explain;
 pub(crate) mod files;
 pub(crate) mod get;
+pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod ps;

@@ -8,8 +8,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    clone, completion, config, doctor, events, exit_codes, explain, logs, nodes, ps, rm, run, server, show,
-    stop, submit, version, wait, why,
+    clone, completion, config, doctor, events, exit_codes, explain, init, logs, nodes, ps, rm, run, server,
+    show, stop, submit, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -111,6 +111,7 @@ enum Command {
     Run(Box<run::Args>),
     Submit(Box<submit::Args>),
     Clone(Box<clone::Args>),
+    Init(init::Args),
     Ps(ps::Args),
     Show(show::Args),
     Logs(logs::Args),
@@ -167,6 +168,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Run(args) => block_on(run::run(&args)),
         Command::Submit(args) => block_on(submit::run(&args)),
         Command::Clone(args) => block_on(clone::run(&args)),
+        Command::Init(args) => init::run(&args, hooks),
         Command::Ps(args) => block_on(ps::run(&args)),
         Command::Show(args) => block_on(show::run(&args)),
         Command::Logs(args) => block_on(logs::run(&args)),
@@ -299,6 +301,7 @@ mod tests {
         run: Run a command as a job, on one task or many
         submit: Submit the job of a file and return at once
         clone: Submit a job again, as it was or with changes
+        init: Write a commented job file from what is in a directory
         ps: List jobs
         show: Show everything about a job: its spec, tasks, attempts, and why it ended
         logs: Show what a job's tasks have written

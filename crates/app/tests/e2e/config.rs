@@ -92,6 +92,8 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["nodes"],
         &["server", "status"],
         &["config"],
+        &["init"],
+        &["init"],
         &["config", "path"],
         &["doctor"],
         &["explain"],

@@ -8,6 +8,7 @@ mod crash;
 mod docs;
 mod doctor;
 mod gang;
+mod init;
 mod logs;
 mod many;
 mod run;

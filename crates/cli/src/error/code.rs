@@ -28,12 +28,16 @@ muster_api::model::catalogue! {
         DiskFull = "disk_full" => "Free space on the disk of the file that the message names.",
         /// Muster's own folder cannot be made or used.
         HomeUnusable = "home_unusable" => "MUSTER_HOME moves muster's data to another directory.",
+        /// There is a job file already, and it is not written over.
+        JobFileExists = "job_file_exists" => "Read it: `muster run FILE` runs it; --force writes a new one in its place.",
         /// The job file is not a job: no YAML, no map of fields, or no text.
         JobFileInvalid = "job_file_invalid" => "Correct it at the line that is named; a job is a map of fields such as `command: python train.py`.",
         /// The job file is too large for a job.
         JobFileTooLarge = "job_file_too_large" => "Is it the right file? A job names its data, it does not contain it.",
         /// The job file cannot be opened or read.
         JobFileUnreadable = "job_file_unreadable" => "Check the path and your rights to the file.",
+        /// The job file cannot be written.
+        JobFileUnwritable = "job_file_unwritable" => "Check your rights to the directory.",
         /// There is no place for muster's own folder.
         NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
         /// Whoever read the output has gone; nothing is said, as nobody is there to read it.
@@ -84,6 +88,7 @@ impl Code {
             | Self::BundleNameInvalid
             | Self::CommandNotUtf8
             | Self::ConfigInvalid
+            | Self::JobFileExists
             | Self::JobFileInvalid
             | Self::JobFileTooLarge
             | Self::JobFileUnreadable
@@ -103,6 +108,7 @@ impl Code {
             | Self::CurrentDirectoryMissing
             | Self::DiskFull
             | Self::HomeUnusable
+            | Self::JobFileUnwritable
             | Self::OutputFailed
             | Self::ServerForeign
             | Self::ServerSilent
