@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+pub(crate) mod gc;
 pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod ps;

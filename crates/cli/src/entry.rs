@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::command::{logs, nodes, ps, rm, run, server, show, stop, version, wait, why};
+use crate::command::{gc, logs, nodes, ps, rm, run, server, show, stop, version, wait, why};
 use crate::error::Error;
 
 /// What this crate leaves to the binary it is a part of.
@@ -73,6 +73,7 @@ enum Command {
     Rm(rm::Args),
     Why(why::Args),
     Nodes(nodes::Args),
+    Gc(gc::Args),
     Server(server::Args),
     Version(version::Args),
     /// The node side
@@ -116,6 +117,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Rm(args) => block_on(rm::run(&args)),
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
+        Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),
         Command::Version(args) => version::run(&args),
         Command::Agent(args) => Ok((hooks.agent_run)(args.words)),

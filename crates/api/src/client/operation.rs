@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use super::{Body, Client, Error, Events, Logs, Method, encode};
 use crate::view::{
-    BundleStatus, ChunkList, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery,
-    NodeList, Preview, PutBundle, ServerView, StopJob, Why,
+    BundleStatus, ChunkList, CreateJob, EventsQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs,
+    LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -99,6 +99,11 @@ impl Client {
     /// How a job's code differed from its commit, as `git diff` prints it.
     pub async fn diff(&self, selector: &str) -> Result<Bytes, Error> {
         self.unary(Method::GET, &job_path(selector, "/diff"), Body::None, &[]).await
+    }
+
+    /// Has the server and its nodes remove what need not be kept, or say what they would.
+    pub async fn collect_garbage(&self, request: &Gc) -> Result<GcReport, Error> {
+        self.request(Method::POST, "/gc", Some(request)).await
     }
 
     /// The server itself.
