@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod exit_codes;
 pub(crate) mod explain;
 pub(crate) mod files;
+pub(crate) mod gc;
 pub(crate) mod get;
 pub(crate) mod init;
 pub(crate) mod logs;

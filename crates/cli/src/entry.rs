@@ -8,8 +8,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    clone, completion, config, doctor, events, exit_codes, explain, init, logs, nodes, ps, rm, run, server,
-    show, stop, submit, version, wait, why,
+    clone, completion, config, doctor, events, exit_codes, explain, files, gc, get, init, logs, nodes, ps,
+    rm, run, server, show, stop, submit, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -115,6 +115,8 @@ enum Command {
     Ps(ps::Args),
     Show(show::Args),
     Logs(logs::Args),
+    Files(files::Args),
+    Get(get::Args),
     Events(events::Args),
     Wait(wait::Args),
     Stop(stop::Args),
@@ -122,6 +124,7 @@ enum Command {
     Why(why::Args),
     Nodes(nodes::Args),
     Explain(explain::Args),
+    Gc(gc::Args),
     Server(server::Args),
     Config(config::Args),
     Doctor(doctor::Args),
@@ -172,6 +175,8 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Ps(args) => block_on(ps::run(&args)),
         Command::Show(args) => block_on(show::run(&args)),
         Command::Logs(args) => block_on(logs::run(&args)),
+        Command::Files(args) => block_on(files::run(&args)),
+        Command::Get(args) => block_on(get::run(&args)),
         Command::Events(args) => block_on(events::run(&args)),
         Command::Wait(args) => block_on(wait::run(&args)),
         Command::Stop(args) => block_on(stop::run(&args)),
@@ -179,6 +184,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
         Command::Explain(args) => explain::run(&args),
+        Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),
         Command::Config(args) => config::run(&args, hooks),
         Command::Doctor(args) => block_on(doctor::run(&args, hooks)),

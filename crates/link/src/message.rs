@@ -159,6 +159,9 @@ pub enum ToAgent {
     Forget {
         /// The task.
         task: TaskId,
+        /// Its job is not over: another attempt may want its files.
+        #[serde(default)]
+        continues: bool,
     },
     /// The job was removed: whatever is left of its tasks goes.
     Remove {

@@ -15,6 +15,7 @@ use crate::quantity::{DeviceRequest, duration_text};
 use crate::reason::Reason;
 
 mod field;
+mod glob;
 mod parse;
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::FileList;
 use muster_bundle::listing::{self, Entry, Kind};
 use muster_bundle::{chunk, tar};
-use muster_model::bundle::{Chunk, Manifest, ParseError};
 use muster_model::BundleId;
+use muster_model::bundle::{Chunk, Manifest, ParseError};
 use tokio::sync::mpsc;
 
 use crate::core::internal;
@@ -59,7 +59,9 @@ pub(crate) fn open(shared: &Arc<Shared>, bundle: &BundleId, path: &str) -> Resul
     }
     let bytes = match found.as_slice() {
         [] if !path.is_empty() => return Err(absent(path)),
-        [(_, Entry { kind: Kind::File { size }, path: whole, .. })] if whole == path.as_bytes() => Some(*size),
+        [(_, Entry { kind: Kind::File { size }, path: whole, .. })] if whole == path.as_bytes() => {
+            Some(*size)
+        }
         _ => None,
     };
     Ok(Opened { shared: shared.clone(), content: manifest.content, entries: found, bytes })
@@ -102,7 +104,14 @@ impl Opened {
             skip -= if within { 0 } else { chunk.bytes };
             within
         });
-        Content { opened: self, next: index.unwrap_or(self.content.len()), skip, left: size, chunk: Vec::new(), at: 0 }
+        Content {
+            opened: self,
+            next: index.unwrap_or(self.content.len()),
+            skip,
+            left: size,
+            chunk: Vec::new(),
+            at: 0,
+        }
     }
 }
 
@@ -126,7 +135,8 @@ impl Read for Content<'_> {
             let Some(chunk) = self.opened.content.get(self.next) else { return Ok(0) };
             let stored = stored(&self.opened.shared, chunk)?;
             self.chunk = chunk::decode(&chunk.id, &stored).map_err(io::Error::other)?;
-            self.at = usize::try_from(std::mem::take(&mut self.skip)).unwrap_or(usize::MAX).min(self.chunk.len());
+            self.at =
+                usize::try_from(std::mem::take(&mut self.skip)).unwrap_or(usize::MAX).min(self.chunk.len());
             self.next += 1;
         }
         let rest = &self.chunk[self.at..];
@@ -184,7 +194,10 @@ fn read(shared: &Shared, bundle: &BundleId) -> Result<(Manifest, Vec<Entry>), Pr
 }
 
 fn stored(shared: &Shared, chunk: &Chunk) -> io::Result<Vec<u8>> {
-    shared.chunks.read(&chunk.id)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "a chunk is missing"))
+    shared
+        .chunks
+        .read(&chunk.id)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "a chunk is missing"))
 }
 
 /// What is in a directory, or the file itself; `None` if there is nothing at the path.
@@ -209,5 +222,6 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
 
 fn absent(path: &str) -> Problem {
     let shown: String = path.chars().take(200).collect();
-    Problem::new(Code::NotFound, format!("the outputs have no `{shown}`")).hint("`muster files JOB` shows what there is")
+    Problem::new(Code::NotFound, format!("the outputs have no `{shown}`"))
+        .hint("`muster files JOB` shows what there is")
 }

@@ -123,7 +123,11 @@ pub(super) async fn fetch<S: Sink>(bulk: &Bulk, mut sink: S) -> Result<S, S::Err
         let before = sink.missing().len();
         let (returned, received) = receive(stream, sink).await?;
         sink = returned;
-        let Err(source) = received else { continue };
+        let Err(Trouble { damaged, source }) = received else { continue };
+        if let Some(chunk) = damaged {
+            tracing::warn!(chunk = %chunk, "the server gave a chunk that is not what its name says");
+            complain(bulk, chunk).await;
+        }
         if sink.missing().len() < before {
             patience = Patience::default();
         }
@@ -152,17 +156,39 @@ impl Patience {
     }
 }
 
-/// Takes what one stream brings. The inner error is the stream's, after which another one may be tried.
-async fn receive<S: Sink>(mut stream: Stream, mut sink: S) -> Result<(S, io::Result<()>), S::Error> {
+/// What is wrong with a stream, after which another one may be tried.
+struct Trouble {
+    /// A chunk that came and was not what was asked for.
+    damaged: Option<ChunkId>,
+    source: io::Error,
+}
+
+impl From<io::Error> for Trouble {
+    fn from(source: io::Error) -> Self {
+        Self { damaged: None, source }
+    }
+}
+
+/// Tells the server what is damaged on its side. It need not hear it: it will be told again.
+async fn complain(bulk: &Bulk, chunk: ChunkId) {
+    let (_, mut stream) = bulk.open().await;
+    let header = StreamHeader::Damaged { chunks: vec![chunk] };
+    if control::send(&mut stream, &header).await.is_ok() {
+        let _ = stream.shutdown().await;
+    }
+}
+
+/// Takes what one stream brings.
+async fn receive<S: Sink>(mut stream: Stream, mut sink: S) -> Result<(S, Result<(), Trouble>), S::Error> {
     let mut asked = sink.missing().iter().take(MAX_CHUNKS).cloned().collect::<Vec<_>>().into_iter();
     if let Err(error) = ask(&mut stream, asked.as_slice()).await {
-        return Ok((sink, Err(error)));
+        return Ok((sink, Err(error.into())));
     }
     let mut come = read_batch(&mut stream, &mut asked).await;
     loop {
         let (batch, trouble) = come;
         if batch.is_empty() {
-            return Ok((sink, trouble.map_or(Ok(()), Err)));
+            return Ok((sink, trouble.map_or(Ok(()), |error| Err(error.into()))));
         }
         let taken = disk::work(move || {
             let taken = take(&mut sink, batch);
@@ -176,7 +202,7 @@ async fn receive<S: Sink>(mut stream: Stream, mut sink: S) -> Result<(S, io::Res
         sink = returned;
         match taken {
             Ok(()) => come = next,
-            Err(Taken::Wrong(error)) => return Ok((sink, Err(error))),
+            Err(Taken::Wrong(trouble)) => return Ok((sink, Err(trouble))),
             Err(Taken::Not(error)) => return Err(error),
         }
     }
@@ -184,14 +210,17 @@ async fn receive<S: Sink>(mut stream: Stream, mut sink: S) -> Result<(S, io::Res
 
 enum Taken<E> {
     /// It is not what was asked for.
-    Wrong(io::Error),
+    Wrong(Trouble),
     /// The sink cannot have it.
     Not(E),
 }
 
 fn take<S: Sink>(sink: &mut S, batch: Vec<(Chunk, Vec<u8>)>) -> Result<(), Taken<S::Error>> {
     for (chunk, stored) in batch {
-        let wrong = |error: chunk::Error| Taken::Wrong(io::Error::new(ErrorKind::InvalidData, error));
+        let wrong = |error: chunk::Error| {
+            let source = io::Error::new(ErrorKind::InvalidData, error);
+            Taken::Wrong(Trouble { damaged: Some(chunk.id.clone()), source })
+        };
         let content = chunk::decode(&chunk.id, &stored).map_err(wrong)?;
         if content.len() as u64 != chunk.bytes {
             return Err(wrong(chunk::Error::Mismatch));

@@ -55,7 +55,7 @@ impl Service {
             ToAgent::Prepare(prepare) => self.on_prepare(*prepare),
             ToAgent::Launch(launch) => self.on_launch(launch),
             ToAgent::Stop { task, grace_ms } => self.on_stop(&task, grace_ms),
-            ToAgent::Forget { task } => self.on_forget(&task),
+            ToAgent::Forget { task, .. } => self.on_forget(&task),
             ToAgent::Remove { job } => self.on_remove(&job),
             ToAgent::Upgrade { path } => return on_upgrade(path.into()),
             ToAgent::Shutdown => return self.on_shutdown(),

@@ -85,7 +85,7 @@ async fn a_stop_is_answered_in_every_phase() {
     let end = node.server.ended(&task(0)).await;
     assert_eq!((end.failure, end.log_bytes), (Some(Reason::StoppedByUser), Some(0)));
     // Being prepared, with a bundle that the server never gives.
-    let bundle = node.bundle(b"nobody has this", 100);
+    let (bundle, _) = node.raw_bundle(b"", b"nobody has this", 100);
     node.server.state().chunks.clear();
     node.server.send(prepare_with(&task(1), |prepare| prepare.bundle = Some(bundle))).await;
     node.server.send(stop(1)).await;

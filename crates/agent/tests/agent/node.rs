@@ -7,10 +7,12 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use muster_agent::tree::Root;
+use muster_bundle::chunk;
+use muster_bundle::listing::{self, Entry, Kind, Time};
 use muster_link::log::SegmentDir;
-use muster_link::message::{Bundle, Launch, Prepare, ToAgent};
+use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::bundle::{Chunk, Manifest};
-use muster_model::{AttemptId, BundleId, ChunkId, JobId, TaskId};
+use muster_model::{AttemptId, BundleId, JobId, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -116,18 +118,43 @@ impl Node {
         processes_with(&self.dir())
     }
 
-    /// A bundle that the server has, from the bytes of an archive.
-    pub fn bundle(&self, archive: &[u8], chunk_bytes: usize) -> Bundle {
-        let mut chunks = Vec::new();
-        for bytes in archive.chunks(chunk_bytes) {
-            let id = ChunkId::from_digest(&blake3::hash(bytes).to_hex()).unwrap();
-            chunks.push(Chunk { id: id.clone(), bytes: bytes.len() as u64 });
-            self.server.state().chunks.insert(id, bytes.to_vec());
-        }
-        let manifest = Manifest { chunks };
-        let digest = blake3::hash(manifest.canonical_text().as_bytes());
-        Bundle { id: BundleId::from_digest(&digest.to_hex()).unwrap(), manifest }
+    /// A bundle that the server has, whose content is cut into chunks of this length.
+    pub fn bundle(&self, entries: &[(Entry, &[u8])], chunk_bytes: usize) -> (BundleId, Manifest) {
+        let listed = listing::encode(entries.iter().map(|(entry, _)| entry));
+        let content: Vec<u8> = entries.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        self.raw_bundle(&listed, &content, chunk_bytes)
     }
+
+    /// The same from any bytes.
+    pub fn raw_bundle(&self, listed: &[u8], content: &[u8], chunk_bytes: usize) -> (BundleId, Manifest) {
+        let mut state = self.server.state();
+        let mut keep = |bytes: &[u8]| {
+            let id = chunk::id(bytes);
+            state.chunks.insert(id.clone(), chunk::Encoder::default().encode(bytes));
+            Chunk { id, bytes: bytes.len() as u64 }
+        };
+        let manifest = Manifest {
+            listing: listed.chunks(chunk_bytes).map(&mut keep).collect(),
+            content: content.chunks(chunk_bytes).map(&mut keep).collect(),
+        };
+        let id = chunk::bundle_id(&manifest);
+        state.manifests.insert(id.clone(), manifest.text());
+        (id, manifest)
+    }
+}
+
+pub fn file(path: &str, mode: u32, seconds: i64, bytes: &[u8]) -> Entry {
+    let (kind, mtime) = (Kind::File { size: bytes.len() as u64 }, Time { seconds, nanos: 0 });
+    Entry { path: path.into(), kind, mode, mtime }
+}
+
+pub fn directory(path: &str, mode: u32) -> Entry {
+    Entry { path: path.into(), kind: Kind::Directory, mode, mtime: Time::default() }
+}
+
+pub fn link(path: &str, target: &str) -> Entry {
+    let kind = Kind::Link { target: target.into() };
+    Entry { path: path.into(), kind, mode: 0, mtime: Time::default() }
 }
 
 /// Wait until something outside the link is as wanted.
@@ -196,6 +223,8 @@ pub fn prepare_with(task: &TaskId, change: impl FnOnce(&mut Prepare)) -> ToAgent
     let mut prepare = Prepare {
         task: task.clone(),
         bundle: None,
+        previous: None,
+        outputs: vec![],
         in_place: None,
         ports: 1,
         devices: vec![],

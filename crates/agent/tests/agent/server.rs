@@ -1,6 +1,6 @@
 //! The server's end of the link, as small as a test needs it: it remembers what agents say and keeps their logs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use muster_link::control::{Received, receive, send};
 use muster_link::log::{Appender, Reader, SegmentDir};
-use muster_link::message::{Hello, LogHave, PROTOCOL, StreamHeader, ToAgent, ToServer};
+use muster_link::message::{Hello, Keep, LogHave, PROTOCOL, StreamHeader, ToAgent, ToServer};
 use muster_link::session::{self, Side, Stream};
 use muster_link::{frame, websocket};
 use muster_model::task::{Address, TaskEnd};
-use muster_model::{ChunkId, TaskId};
+use muster_model::{BundleId, ChunkId, TaskId};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, split};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc};
@@ -38,10 +38,18 @@ pub struct State {
     pub hellos: Vec<Hello>,
     pub unsupported: Vec<String>,
     pub pings: u32,
+    /// What a welcome says.
+    pub keep: Keep,
+    /// What was freed, by each answer.
+    pub collected: Vec<u64>,
     pub is_connected: bool,
-    /// Chunks that can be had, and how often one was asked for.
+    /// The texts of manifests that can be had.
+    pub manifests: HashMap<BundleId, String>,
+    /// Chunks that can be had, in their stored form, and how often one was asked for.
     pub chunks: HashMap<ChunkId, Vec<u8>>,
     pub chunk_requests: u32,
+    /// Chunks that an agent found to be damaged.
+    pub damaged: HashSet<ChunkId>,
     /// Acknowledge no log.
     pub deaf: bool,
     /// Bytes of logs that came, also those that came twice.
@@ -215,7 +223,8 @@ impl End {
         let Some(Received::Message(ToServer::Hello(hello))) = receive(&mut reader).await? else {
             panic!("the first message is no hello");
         };
-        send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL }).await?;
+        let keep = self.change(|state| state.keep.clone());
+        send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL, keep }).await?;
         writer.flush().await?;
         let (outbound, mut messages) = mpsc::channel(64);
         let connection = outbound.clone();
@@ -249,17 +258,29 @@ impl End {
         let mut line = String::new();
         reader.read_line(&mut line).await?;
         match serde_json::from_str(&line).unwrap() {
+            StreamHeader::Manifest { bundle } => {
+                let text = self.change(|state| state.manifests.get(&bundle).cloned()).unwrap_or_default();
+                writer.write_all(&(text.len() as u64).to_le_bytes()).await?;
+                writer.write_all(text.as_bytes()).await?;
+                writer.shutdown().await
+            }
             StreamHeader::Chunks { chunks } => {
                 for chunk in chunks {
-                    let bytes = self.change(|state| {
+                    let stored = self.change(|state| {
                         state.chunk_requests += 1;
-                        state.chunks.get(&chunk.id).cloned()
+                        state.chunks.get(&chunk).cloned()
                     });
-                    let Some(bytes) = bytes else { return Ok(()) };
-                    writer.write_all(&bytes).await?;
+                    let stored = stored.unwrap_or_default();
+                    writer.write_all(&(stored.len() as u32).to_le_bytes()).await?;
+                    writer.write_all(&stored).await?;
                 }
                 writer.shutdown().await
             }
+            StreamHeader::Damaged { chunks } => {
+                self.change(|state| state.damaged.extend(chunks));
+                Ok(())
+            }
+            header @ (StreamHeader::PutBundle | StreamHeader::Files { .. }) => panic!("{header:?}"),
             StreamHeader::Log { task } => {
                 let mut log = Appender::open(log_dir(&self.dir, &task)).unwrap();
                 let mut offset = log.end();
@@ -332,6 +353,8 @@ fn on_message(state: &mut State, message: ToServer) {
             end_once(seen, &end);
         }
         ToServer::Unsupported { what } => state.unsupported.push(what),
+        ToServer::Collected { bytes } => state.collected.push(bytes),
+        ToServer::Outputs { .. } => panic!("nobody asked for outputs"),
         ToServer::Ping => state.pings += 1,
         ToServer::Hello(_) => panic!("a second hello"),
     }

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use super::{Body, Client, Download, Error, Events, Logs, Method, encode};
 use crate::doctor::Doctor;
 use crate::view::{
-    AllEventsQuery, BundleStatus, ChunkList, CreateJob, EventsQuery, FileList, FilesQuery, JobDetail, JobPage, JobSummary,
-    ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
+    AllEventsQuery, BundleStatus, ChunkList, CreateJob, EventsQuery, FileList, FilesQuery, Gc, GcReport,
+    JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob,
+    Why,
 };
 use muster_model::ChunkId;
 
@@ -120,6 +121,11 @@ impl Client {
     /// How a job's code differed from its commit, as `git diff` prints it.
     pub async fn diff(&self, selector: &str) -> Result<Bytes, Error> {
         self.unary(Method::GET, &job_path(selector, "/diff"), Body::None, &[]).await
+    }
+
+    /// Has the server and its nodes remove what need not be kept, or say what they would.
+    pub async fn collect_garbage(&self, request: &Gc) -> Result<GcReport, Error> {
+        self.request(Method::POST, "/gc", Some(request)).await
     }
 
     /// The server itself.

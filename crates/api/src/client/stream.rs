@@ -80,8 +80,9 @@ impl Download {
     /// The next piece; none at the end. A reply that was cut off is an error, never an end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            let frame =
-                timeout(SILENCE, self.response.body_mut().frame()).await.map_err(|_| Error::Silent { after: SILENCE })?;
+            let frame = timeout(SILENCE, self.response.body_mut().frame())
+                .await
+                .map_err(|_| Error::Silent { after: SILENCE })?;
             match frame {
                 Some(Ok(frame)) => {
                     if let Ok(piece) = frame.into_data() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use muster_engine::conformance::{self, Home as Suite};
 use muster_engine::local::{Local, Options};
-use muster_link::message::{PROTOCOL, ToAgent, ToServer};
+use muster_link::message::{Keep, PROTOCOL, ToAgent, ToServer};
 use muster_link::session::{self, Side};
 use muster_link::{control, websocket};
 use muster_model::NodeId;
@@ -64,7 +64,9 @@ async fn welcome(stream: UnixStream, hellos: mpsc::Sender<(NodeId, u32)>) {
         else {
             panic!("an agent says hello first");
         };
-        control::send(&mut stream, &ToAgent::Welcome { protocol: PROTOCOL }).await.expect("it hears us");
+        control::send(&mut stream, &ToAgent::Welcome { protocol: PROTOCOL, keep: Keep::default() })
+            .await
+            .expect("it hears us");
         stream.flush().await.expect("it hears us");
         hellos.send((hello.node.clone(), hello.pid)).await.expect("the test listens");
         while let Ok(Some(_)) = control::receive::<ToServer>(&mut stream).await {}

@@ -124,7 +124,8 @@ async fn preview(
     request: &Request,
 ) -> Result<ExitCode, Error> {
     let bundle = if request.workdir.is_some() { None } else { old.bundle.clone() };
-    let create = muster_api::view::CreateJob { spec: request.value.clone(), bundle, source: None, environment: None };
+    let create =
+        muster_api::view::CreateJob { spec: request.value.clone(), bundle, source: None, environment: None };
     let check = async |client: &Client| {
         client.preview_job(&create).await.map_err(|error| args.flags.in_users_words(error))
     };

@@ -99,7 +99,9 @@ fn mode(file: &FileEntry) -> String {
         FileKind::Link => 'l',
         FileKind::Other => '?',
     };
-    let bit = |index: u32| if file.mode >> (8 - index) & 1 == 1 { ['r', 'w', 'x'][index as usize % 3] } else { '-' };
+    let bit = |index: u32| {
+        if file.mode >> (8 - index) & 1 == 1 { ['r', 'w', 'x'][index as usize % 3] } else { '-' }
+    };
     std::iter::once(kind).chain((0..9).map(bit)).collect()
 }
 
@@ -136,7 +138,9 @@ mod tests {
 
     #[test]
     fn a_path_may_be_typed_in_the_usual_ways() {
-        for (typed, meant) in [("", ""), (".", ""), ("./", ""), ("./a/", "a"), ("a/b", "a/b"), ("@output/", "@output")] {
+        for (typed, meant) in
+            [("", ""), (".", ""), ("./", ""), ("./a/", "a"), ("a/b", "a/b"), ("@output/", "@output")]
+        {
             assert_eq!(tidy(typed), meant);
         }
     }

@@ -71,7 +71,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             continue;
         }
         let target = target(args, &path)?;
-        let bytes = if download.is_archive() { unpack(download, &target).await? } else { save(download, &target, args.force).await? };
+        let bytes = if download.is_archive() {
+            unpack(download, &target).await?
+        } else {
+            save(download, &target, args.force).await?
+        };
         if !args.json {
             terminal::say(&format!("{} ({})", target.display(), format_bytes(bytes)))?;
         }
@@ -105,7 +109,9 @@ fn target(args: &Args, path: &str) -> Result<PathBuf, Error> {
             Err(Error::new(Code::FileExists, format!("{} is a directory already", target.display()))
                 .hint("choose another place with `-o DEST`, or remove it"))
         }
-        Ok(_) if !args.force => Err(Error::new(Code::FileExists, format!("{} is there already", target.display()))),
+        Ok(_) if !args.force => {
+            Err(Error::new(Code::FileExists, format!("{} is there already", target.display())))
+        }
         _ => Ok(target),
     }
 }

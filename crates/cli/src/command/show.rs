@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::model::bundle::Source;
 use muster_api::model::quantity::{format_bytes, format_duration};
 use muster_api::model::spec::{DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, OnFailure};
 use muster_api::model::task::TaskPhase;
@@ -11,17 +12,22 @@ use muster_api::view::{AttemptView, JobDetail, TaskView};
 
 use super::{OneJob, state};
 use crate::duration::{age, between, shown};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::session::Session;
 use crate::table::Table;
 use crate::terminal;
 
 /// Show everything about a job: its spec, tasks, attempts, and why it ended
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:\n  muster show last\n  muster show digits --json | jq .spec")]
+#[command(
+    after_help = "Examples:\n  muster show last\n  muster show digits --json | jq .spec\n  muster show digits --diff | git apply"
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     job: OneJob,
+    /// Print how its code differed from its git commit, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    diff: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -29,6 +35,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
+    if args.diff {
+        return diff(&session, &args.job.job).await;
+    }
     let job = session.call(async |client| client.job(&args.job.job).await).await?;
     if args.json {
         terminal::say_json(&job)?;
@@ -38,9 +47,29 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+async fn diff(session: &Session, selector: &str) -> Result<ExitCode, Error> {
+    let job = session.call(async |client| client.job(selector).await).await?;
+    let id = &job.summary.id;
+    match &job.source {
+        None => {
+            let message = format!("it is not known which commit the code of {id} was of");
+            return Err(Error::new(Code::CommitUnknown, message));
+        }
+        Some(source) if source.diff.is_none() => {
+            terminal::note(&format!("the code of {id} was that of commit {}", source.commit));
+        }
+        Some(_) => {
+            let text = session.call(async |client| client.diff(id.as_str()).await).await?;
+            terminal::to_stdout(&text)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     let mut lines = life(job, now, colours);
     lines.extend(request(&job.spec));
+    lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
     let mut text = String::new();
     for (name, value) in lines {
         // Continuation lines of a script stay below its first.
@@ -126,6 +155,20 @@ fn request(spec: &JobSpec) -> Lines {
     lines
 }
 
+/// `4f2a… on main, with changes: see --diff`.
+fn commit(source: &Source) -> String {
+    let mut text = source.commit.clone();
+    if let Some(branch) = &source.branch {
+        text.push_str(&format!(" on {branch}"));
+    }
+    match (source.dirty, &source.diff) {
+        (true, Some(_)) => text.push_str(", with changes: see --diff"),
+        (true, None) => text.push_str(", with changes"),
+        (false, _) => {}
+    }
+    text
+}
+
 fn tasks(attempt: &AttemptView, now: Timestamp) -> Table {
     let mut table = Table::new(&["TASK", "NODE", "DEVICES", "ADDRESS", "STATE", "DURATION"]);
     for task in &attempt.tasks {
@@ -202,6 +245,7 @@ mod tests {
             "gpus": "H100:1", "command": "python train.py", "on": "local", "owner": "me", "attempt": 2,
             "exit_code": 3, "submitted_at": "1970-01-01T00:00:00Z", "started_at": "1970-01-01T00:00:01Z",
             "ended_at": "1970-01-01T00:00:06Z", "spec": spec, "bundle": null, "failed_rank": 1,
+            "source": {"commit": "4f2a81c0", "branch": "main", "dirty": true, "diff": format!("chunk_{}", "0".repeat(64))},
             "attempts": [attempt(1), attempt(2)],
         }))
         .unwrap()
@@ -230,6 +274,7 @@ mod tests {
         workdir:    /work
         env:        A=1
         retries:    1
+        commit:     4f2a81c0 on main, with changes: see --diff
 
         TASK    NODE         DEVICES   ADDRESS   STATE                    DURATION
         task0   node_local   0         -         killed by SIGTERM (15)   5.0s

@@ -18,6 +18,8 @@ muster_api::model::catalogue! {
         ClientInternal = "client_internal" => "Report it, with the command line and the version (`muster version`).",
         /// A word of the command is not valid UTF-8, and a job is stored as text.
         CommandNotUtf8 = "command_not_utf8" => "Rename the file that it names, or call it from a script.",
+        /// The job's code was in no git repository with a commit, so that there is nothing to compare it with.
+        CommitUnknown = "commit_unknown" => "Submit from a git repository with a commit; then the commit and what differs from it are kept.",
         /// config.toml cannot be read, or says something that is not to be.
         ConfigInvalid = "config_invalid" => "Correct it; `muster config path` says where it is.",
         /// The connection to the server broke, and the server did not come back.
@@ -26,6 +28,10 @@ muster_api::model::catalogue! {
         CurrentDirectoryMissing = "current_directory_missing" => "It may have been removed: `cd` to another one.",
         /// The disk of this machine is full.
         DiskFull = "disk_full" => "Free space on the disk of the file that the message names.",
+        /// A file would be written over one that is there.
+        FileExists = "file_exists" => "Replace it with --force, or choose another place with -o DEST.",
+        /// A file cannot be written where it was asked for.
+        FileUnwritable = "file_unwritable" => "Check your rights to the place, or choose another one with -o DEST.",
         /// Muster's own folder cannot be made or used.
         HomeUnusable = "home_unusable" => "MUSTER_HOME moves muster's data to another directory.",
         /// There is a job file already, and it is not written over.
@@ -40,6 +46,8 @@ muster_api::model::catalogue! {
         JobFileUnwritable = "job_file_unwritable" => "Check your rights to the directory.",
         /// There is no place for muster's own folder.
         NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
+        /// A directory was named where only a file will do.
+        NotAFile = "not_a_file" => "Name a file, or a place for the directory with -o DEST.",
         /// Whoever read the output has gone; nothing is said, as nobody is there to read it.
         OutputClosed = "output_closed" => "Nothing: a command whose output goes to `head` ends like this.",
         /// The output of the command cannot be written.
@@ -87,8 +95,12 @@ impl Code {
             | Self::BundleFileUnreadable
             | Self::BundleNameInvalid
             | Self::CommandNotUtf8
+            | Self::CommitUnknown
             | Self::ConfigInvalid
+            | Self::FileExists
+            | Self::FileUnwritable
             | Self::JobFileExists
+            | Self::NotAFile
             | Self::JobFileInvalid
             | Self::JobFileTooLarge
             | Self::JobFileUnreadable

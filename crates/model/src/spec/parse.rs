@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::field::{FieldCode, FieldError, Fields, Wrong, kind, nearest};
+use super::glob;
 use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY, OnFailure,
     Resources, Retries, Target, Volume,
@@ -79,7 +80,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
                 one_of(value, &[("stop", OnFailure::Stop), ("continue", OnFailure::Continue)])
             })
             .unwrap_or_default(),
-        outputs: fields.take("outputs", texts).unwrap_or_default(),
+        outputs: fields.take("outputs", patterns).unwrap_or_default(),
         endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
         volumes: fields.nested("volumes", volumes).unwrap_or_default(),
         workspace: fields.take("workspace", name),
@@ -118,6 +119,20 @@ fn texts(value: Value) -> Result<Vec<String>, Wrong> {
         Value::Array(items) => items.into_iter().map(text).collect(),
         other => Ok(vec![text(other)?]),
     }
+}
+
+/// More are a list of files, not patterns.
+const MAX_PATTERNS: usize = 100;
+
+fn patterns(value: Value) -> Result<Vec<String>, Wrong> {
+    let patterns = texts(value)?;
+    if patterns.len() > MAX_PATTERNS {
+        let message = format!("has {} patterns; at most {MAX_PATTERNS} are allowed", patterns.len());
+        return Err(Wrong::new(FieldCode::OutOfRange, message));
+    }
+    let check = |pattern: &String| glob::check(pattern);
+    patterns.iter().try_for_each(check).map_err(|message| Wrong::new(FieldCode::InvalidValue, message))?;
+    Ok(patterns)
 }
 
 fn boolean(value: Value) -> Result<bool, Wrong> {

@@ -205,6 +205,7 @@ fn a_wrong_type_is_named() {
             "retries.on: `node_list` is not a reason; did you mean `node_lost`?",
         ),
         (json!({"outputs": {"a": 1}}), "outputs: must be a text, not a map"),
+        (json!({"outputs": ["*.pt", "../x"]}), "outputs: `../x` leads out of the task's directory with `..`"),
         (json!({"endpoints": {}}), "endpoints: must be a list, not a map"),
         (json!({"setup": "a\0b"}), "setup: must not contain a NUL character"),
         (
@@ -351,7 +352,7 @@ fn target() -> impl Strategy<Value = Target> {
 
 fn spec() -> impl Strategy<Value = JobSpec> {
     let what = (prop::option::of(word()), 1..=MAX_NODES, resources(), command(), retries(), target());
-    let texts = (prop::option::of(text()), prop::option::of(text()), prop::collection::vec(text(), 0..3));
+    let texts = (prop::option::of(text()), prop::option::of(text()), prop::collection::vec(word(), 0..3));
     let env = prop::collection::btree_map("[A-Za-z_ é.-]{1,8}", text(), 0..4);
     let endpoints = prop::collection::vec((word(), 1u16..), 0..3);
     let volumes = prop::collection::vec((word(), text()), 0..3);

@@ -270,7 +270,8 @@ impl Core {
         if self.parts.logs.is_complete(task, ended.log_bytes)
             && let Some(ended) = self.ended.remove(task)
         {
-            messages.push((ended.node, ToAgent::Forget { task: task.clone() }));
+            let continues = self.jobs.contains_key(&task.attempt.job);
+            messages.push((ended.node, ToAgent::Forget { task: task.clone(), continues }));
         }
     }
 

@@ -82,11 +82,7 @@ impl Fixture {
         self.turn(Input::AgentSaid { connection: ConnectionId(self.connection), node: node(), message });
     }
 
-    fn try_submit(
-        &mut self,
-        spec: serde_json::Value,
-        key: Option<(&str, &str)>,
-    ) -> Result<JobId, Problem> {
+    fn try_submit(&mut self, spec: serde_json::Value, key: Option<(&str, &str)>) -> Result<JobId, Problem> {
         let (reply, mut answer) = oneshot::channel();
         let submission = Submission {
             spec: JobSpec::from_value(spec).unwrap(),
@@ -175,10 +171,10 @@ fn what_ended_while_the_server_was_away_is_counted_once() {
     let report = TaskReport { task: task(&job, 1, 0), phase };
     let mut messages = fixture.connect("a", vec![report.clone()]);
     assert_eq!(fixture.state(&job), State::Succeeded);
-    assert!(all(&mut messages).contains(&ToAgent::Forget { task: report.task.clone() }));
+    assert!(all(&mut messages).contains(&ToAgent::Forget { task: report.task.clone(), continues: false }));
     let mut messages = fixture.connect("a", vec![report.clone()]);
     assert!(
-        all(&mut messages).contains(&ToAgent::Forget { task: report.task }),
+        all(&mut messages).contains(&ToAgent::Forget { task: report.task, continues: false }),
         "a lost answer is given again"
     );
     assert_eq!(fixture.state(&job), State::Succeeded);

@@ -51,7 +51,11 @@ fn check(manifest: &Manifest) -> Result<(), Problem> {
         }
     }
     if manifest.chunks().count() > MAX_CHUNKS {
-        errors.push(FieldError::new("content", FieldCode::OutOfRange, format!("a bundle has at most {MAX_CHUNKS} chunks")));
+        errors.push(FieldError::new(
+            "content",
+            FieldCode::OutOfRange,
+            format!("a bundle has at most {MAX_CHUNKS} chunks"),
+        ));
     }
     if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
 }

@@ -95,9 +95,14 @@ async fn find(shared: &Shared, job: String, query: &FilesQuery) -> Result<Place,
         let count = tasks.len();
         let Some(task) = tasks.into_iter().nth(rank as usize) else {
             let problem = match (number, count) {
-                (0, _) => Problem::new(Code::NotFound, format!("{id} has not started, so it has no files yet")),
+                (0, _) => {
+                    Problem::new(Code::NotFound, format!("{id} has not started, so it has no files yet"))
+                }
                 (_, 0) => Problem::new(Code::NotFound, format!("{id} has no attempt {number}")),
-                _ => Problem::new(Code::NotFound, format!("{id} has no task {rank}; its tasks are 0 to {}", count - 1)),
+                _ => Problem::new(
+                    Code::NotFound,
+                    format!("{id} has no task {rank}; its tasks are 0 to {}", count - 1),
+                ),
             };
             return Err(problem.hint(format!("`muster show {id}` lists its attempts and tasks")));
         };
