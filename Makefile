@@ -28,5 +28,5 @@ check: ## Formatting, lints, unit tests, architecture, generated files. Minutes.
 test: ## Everything: check, licences and bans, end-to-end tests, the demo. What CI runs.
 	@scripts/test.sh
 
-bench: ## Measure the figures the project promises; needs an idle machine. Writes bench/RESULTS.md.
-	@scripts/bench.sh
+bench: ## Measure the promised figures beside other tools, on an idle machine; ONLY=name for one. Writes bench/RESULTS.md.
+	@ONLY="$(ONLY)" QUICK="$(QUICK)" scripts/bench.sh

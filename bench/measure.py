@@ -1,21 +1,27 @@
 """How things are measured: processes by the clock around their spawn, memory and idleness by what the kernel says."""
 
+import atexit
 import os
 import platform
 import select
+import tempfile
 import time
 from pathlib import Path
 
-NULL_OUTPUT = [
+# What the last measured command said besides its output, for when it fails.
+ERRORS = Path(tempfile.gettempdir()) / f"muster-bench-{os.getpid()}.err"
+atexit.register(ERRORS.unlink, missing_ok=True)
+OUTPUT = [
     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+    (os.POSIX_SPAWN_OPEN, 2, str(ERRORS), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
 ]
 
 
 def spawn(command, environment):
     """Starts a command, its output thrown away; the time just before, in nanoseconds since the epoch, and its id."""
     began = time.time_ns()
-    return began, os.posix_spawn(command[0], command, environment, file_actions=NULL_OUTPUT)
+    return began, os.posix_spawn(command[0], command, environment, file_actions=OUTPUT)
 
 
 def wait(pid):
@@ -28,8 +34,12 @@ def run_ms(command, environment, expected=0):
     status = wait(pid)
     took = (time.time_ns() - began) / 1e6
     if status != expected:
-        raise Failed(f"'{' '.join(command)}' ended with {status}, not {expected}")
+        raise Failed(f"'{' '.join(command)}' ended with {status}, not {expected}: {last_words()}")
     return took
+
+
+def last_words():
+    return ERRORS.read_text(errors="replace").strip()[-300:]
 
 
 class Failed(Exception):

@@ -14,7 +14,10 @@ import subprocess
 import time
 from pathlib import Path
 
-COMMANDS = ("munged", "munge", "slurmctld", "slurmd", "srun", "sinfo")
+from figure import Unavailable
+from measure import resident_mb
+
+COMMANDS = ("munged", "munge", "slurmctld", "slurmd", "srun", "sbatch", "squeue", "sinfo")
 START_DEADLINE_S = 30
 STOP_DEADLINE_S = 10
 
@@ -48,10 +51,6 @@ ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
 PartitionName=bench Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
-
-
-class Unavailable(Exception):
-    """There is no Slurm to be had here; the text says why."""
 
 
 def tool(name):
@@ -97,6 +96,16 @@ class Slurm:
     @property
     def srun(self):
         return tool("srun")
+
+    def tool(self, name):
+        return tool(name)
+
+    def queued(self):
+        """How many jobs are not over."""
+        return len(self._ask("squeue", "-h", "-o", "%i", "-t", "PD,R,CG,CF").split())
+
+    def resident_mb(self):
+        return sum(resident_mb(daemon.pid) for daemon in self.daemons)
 
     def _start(self):
         # munge refuses a socket or a key that others could reach.

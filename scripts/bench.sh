@@ -1,15 +1,27 @@
 #!/usr/bin/env bash
-# Builds the release binary and measures the promised figures, beside a local Slurm where there is one.
+# Builds the release binary, fetches the peers, and measures the promised figures beside theirs. ONLY names a scenario, or
+# several with commas; QUICK=1 uses small sizes and the binary of `cargo build`, to see whether it all works.
 # Arguments are handed to bench/run.py.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 need_python
-"$ROOT/scripts/build.sh"
 use_target_dir
 cd "$ROOT"
 apt_need cc gcc libc6-dev || die "no C compiler (cc), which the measured program is built with" "install gcc or clang"
-if ! { apt_need slurmctld slurm-wlm && apt_need munged munge; }; then
-    say "Slurm is not installed (Debian: apt-get install slurm-wlm munge); its rows stay empty"
+if [[ -n "${QUICK:-}" ]]; then
+    need_cargo
+    cargo build --locked -p muster-app
+    muster="$CARGO_TARGET_DIR/debug/muster"
+    set -- --quick "$@"
+else
+    scripts/build.sh
+    muster="$CARGO_TARGET_DIR/release/muster"
 fi
-exec python3 bench/run.py --muster "$CARGO_TARGET_DIR/release/muster" "$@"
+# A peer that is missing is named in the table, with the reason; here only what may be installed is.
+apt_need slurmctld slurm-wlm || true
+apt_need munged munge || true
+apt_need sshd openssh-server || true
+apt_need rsync rsync || true
+peers="$(venv peers bench/requirements-peers.txt)" || peers=/nonexistent
+exec python3 bench/run.py --muster "$muster" --peers "$peers" --only "${ONLY:-}" "$@"

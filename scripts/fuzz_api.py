@@ -8,6 +8,7 @@ document does not name, or a body that does not fit its schema; no operation may
 Nothing is left out in silence:
 - `POST /api/v1/server/shutdown` would end the run, so it is sent once, last, and its reply checked like the others.
 - `GET /api/v1/events` is not followed: that stream ends only with the server.
+- Following all events ends with the server only; that operation is asked for what is there (fuzz_hooks.py).
 - The agents' link (a WebSocket) and the pages outside the document (`/metrics`, `/healthz`) are not operations of it.
 
 A job that does not end would hold a follower for ever, so a thread stops what is older than a second and starts

@@ -29,8 +29,8 @@ def before_call(_context, case, _kwargs):
     if case.method == "DELETE" and isinstance(parameters, dict) and parameters.get("job") in JOBS[:3]:
         parameters["job"] = "running"
     # Whoever follows all jobs is sent events for as long as there is a server.
-    if case.operation.label == "GET /api/v1/events" and isinstance(case.query, dict) and case.query.get("follow") is True:
-        case.query["follow"] = False
+    if case.operation.label == "GET /api/v1/events" and isinstance(case.query, dict) and case.query.get("follow"):
+        case.query["follow"] = "false" if case.query["follow"] in (True, "true") else case.query["follow"]
     body = case.body
     is_new_job = case.operation.label == "POST /api/v1/jobs" and isinstance(body, dict)
     if is_new_job and isinstance(body.get("spec"), dict) and (command := pick(body, COMMANDS)):

@@ -29,7 +29,7 @@ impl Bar {
             done: 0,
             began: Instant::now(),
             shown: None,
-            is_wanted: terminal::stderr_is_terminal(),
+            is_wanted: terminal::stderr_can_move(),
         }
     }
 
@@ -66,6 +66,9 @@ pub(crate) struct Spinner {
 impl Spinner {
     /// Shows the line, or changes its words.
     pub fn show(&mut self, text: &str) {
+        if !terminal::stderr_can_move() {
+            return;
+        }
         let spinner = self.shown.get_or_insert_with(|| {
             let spinner = ProgressBar::new_spinner();
             spinner.enable_steady_tick(TURN);

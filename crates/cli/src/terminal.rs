@@ -68,6 +68,11 @@ pub(crate) fn set_colours(when: When) {
     let _ = WHEN.set(when);
 }
 
+/// Whether a line on stderr can be written over: a terminal that says it is dumb would keep every turn of a spinner.
+pub(crate) fn stderr_can_move() -> bool {
+    stderr_is_terminal() && !is_dumb()
+}
+
 pub(crate) fn stdout_has_colours() -> bool {
     has_colours(stdout_is_terminal())
 }
@@ -86,8 +91,11 @@ fn has_colours(is_terminal: bool) -> bool {
 
 /// <https://no-color.org>, and terminals that say they are dumb.
 fn colours_are_wanted() -> bool {
-    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && env::var_os("TERM").is_none_or(|term| term != "dumb")
+    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && !is_dumb()
+}
+
+fn is_dumb() -> bool {
+    env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// How many columns stdout has; none when it is not a terminal, and then nothing is cut short.

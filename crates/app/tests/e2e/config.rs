@@ -66,6 +66,7 @@ fn every_shell_gets_a_completion() {
 #[test]
 fn help_has_a_page_of_exit_codes() {
     let text = home().ok(["help", "exit-codes"]);
+    assert!(!text.contains("Usage:"), "{text}");
     assert!(text.contains("137") && text.contains("doctor"), "{text}");
 }
 
@@ -106,6 +107,12 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["rm", "last"],
         &["show", "nobody"],
     ];
+    let help = home.ok(["help"]);
+    let listed =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    for name in listed.filter_map(|line| line.split_whitespace().next()) {
+        assert!(lines.iter().any(|words| words[0] == name), "add a line of `{name}` to this test");
+    }
     for words in lines {
         let done = home.run(*words);
         for output in [&done.stdout, &done.stderr] {

@@ -139,6 +139,8 @@ fn events_tell_the_story_of_a_job_and_of_all() {
     ]);
     let follower = home.start(["events", "tale", "-f"]);
     wait_for("the gang to run", || follower.out().contains("every task runs"));
+    // A follower outlives the server, and is told nothing twice.
+    home.kill("server");
     home.touch("go");
     let done = follower.finish();
     assert_eq!(done.code(), 0, "{}", done.err());

@@ -30,9 +30,41 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args, mut command: Command) -> Result<ExitCode, Error> {
-    let mut script = Vec::new();
-    generate(args.shell, &mut command, "muster", &mut script);
-    terminal::to_stdout(&script)?;
+pub(crate) fn run(args: &Args, command: &Command) -> Result<ExitCode, Error> {
+    terminal::to_stdout(&script(args.shell, command))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn script(shell: Shell, command: &Command) -> Vec<u8> {
+    let mut script = Vec::new();
+    generate(shell, &mut visible(command), "muster", &mut script);
+    script
+}
+
+/// The same command without what is not for people: the generators would offer hidden commands, too.
+fn visible(command: &Command) -> Command {
+    let subcommands = command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(visible);
+    Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().cloned())
+        .subcommands(subcommands)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn hidden_commands_are_not_offered() {
+        let command = Command::new("muster")
+            .subcommand(Command::new("shown").about("For people").arg(clap::arg!(--flag "A flag")))
+            .subcommand(Command::new("inward").hide(true));
+        for shell in Shell::value_variants() {
+            let text = String::from_utf8(script(*shell, &command)).unwrap();
+            assert!(text.contains("shown") && text.contains("flag"), "{shell}");
+            assert!(!text.contains("inward"), "{shell}");
+        }
+    }
 }

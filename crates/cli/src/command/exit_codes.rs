@@ -30,7 +30,7 @@ A program may itself end with 2, or with 124 and above: `muster why JOB` tells t
 
 /// What muster's exit codes mean
 #[derive(Debug, ClapArgs)]
-#[command(after_help = TEXT)]
+#[command(after_help = TEXT, help_template = "{about}{after-help}")]
 pub(crate) struct Args {}
 
 pub(crate) fn run(_: &Args) -> Result<ExitCode, Error> {

@@ -30,14 +30,13 @@ pub(super) fn set(
             .hint("correct that first; `muster config path` says where it is"));
     }
     let fault = first_fault.unwrap_or_default();
-    Err(Error::new(
-        Code::SettingInvalid,
-        format!("{}: `{given}` cannot be its value: {}", setting.key, last_line(&fault)),
-    )
-    .hint(format!(
-        "{}; for example: muster config set {} '{}'",
-        setting.meaning, setting.key, setting.example
-    )))
+    // Some faults name the setting themselves.
+    let fault = last_line(&fault).trim_start_matches(setting.key).trim_start_matches(": ");
+    Err(Error::new(Code::SettingInvalid, format!("{}: `{given}` cannot be its value: {fault}", setting.key))
+        .hint(format!(
+            "{}; for example: muster config set {} '{}'",
+            setting.meaning, setting.key, setting.example
+        )))
 }
 
 /// The text without a value; none if it is not there.

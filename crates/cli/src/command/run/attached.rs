@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
 
     /// Says it in place on a terminal; elsewhere as a note, and only when it is something new.
     fn tell(&mut self, why: &Why) {
-        if terminal::stderr_is_terminal() {
+        if terminal::stderr_can_move() {
             self.spinner.show(&why.summary);
         } else if self.told.as_ref() != Some(&why.code) {
             terminal::note(&why.summary);
