@@ -88,7 +88,7 @@ impl From<Error> for error::Error {
 pub(crate) struct Code {
     pub bundle: BundleId,
     pub source: Option<Source>,
-    /// The server had it the last time and was not asked again: it may refuse a job with it.
+    /// The server had all or some of it the last time and was not asked again: it may refuse a job with it.
     pub is_assumed: bool,
     /// What to remember, where it changed.
     memory: Option<(Shelf, PathBuf, Index)>,
@@ -143,15 +143,16 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
 
     let endpoint = session.client().endpoint().to_string();
     let server = taken.index.server(&endpoint);
-    let is_assumed = server.is_some() && taken.index.manifest == taken.manifest && !taken.is_under_way;
+    let is_known = server.is_some() && taken.index.manifest == taken.manifest && !taken.is_under_way;
     let last_diff = server.and_then(|server| server.diff.clone());
     let diff = state.as_ref().and_then(|state| Some((chunk::id(state.diff.as_ref()?), state.diff.clone()?)));
     let diff_id = diff.as_ref().map(|(id, _)| id.clone());
-    if let Some((id, content)) = diff.filter(|(id, _)| last_diff.as_ref() != Some(id)) {
+    let is_diff_known = diff_id.is_some() && diff_id == last_diff;
+    if let Some((id, content)) = diff.filter(|_| !is_diff_known) {
         taken.rest.push(id, content);
     }
     courier.send(std::mem::take(&mut taken.rest)).await?;
-    if !is_assumed {
+    if !is_known {
         commit(session, &taken).await?;
     }
     let source = state.map(|state| Source {
@@ -165,7 +166,7 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
     Ok(Code {
         bundle,
         source,
-        is_assumed,
+        is_assumed: is_known || is_diff_known,
         memory: shelf.zip(memory).map(|(shelf, index)| (shelf, root.to_owned(), index)),
     })
 }

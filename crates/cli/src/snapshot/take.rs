@@ -84,7 +84,7 @@ pub(super) fn take(order: &Order, out: &mpsc::Sender<Message>) -> Result<Taken, 
     send(Message::Begin(changed.bytes))?;
     let folder =
         Folder::open(&order.root).map_err(|source| Error::Read { path: order.root.clone(), source })?;
-    let mut packer = Packer::new(folder, found, Some(&index.known()));
+    let mut packer = Packer::new(folder, found, index.known());
     let mut batches = Batches {
         seen: index.manifest.chunks().map(|chunk| chunk.id.clone()).collect(),
         ..Batches::default()
