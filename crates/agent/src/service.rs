@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_link::dial::{Channel, Server};
-use muster_link::message::ToServer;
+use muster_link::message::{Keep, ToServer};
 use muster_model::TaskId;
 use muster_model::node::Capacity;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,7 +36,7 @@ use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
-use crate::{Options, device, disk, machine, memory, start};
+use crate::{Options, device, disk, machine, memory, overlay, start};
 
 use hands::{Hands, Report};
 use life::{Outcome, Phase};
@@ -84,6 +84,11 @@ pub(crate) struct Service {
     orphan_since: Option<Instant>,
     /// When to give back the memory that ended tasks took.
     tidy_at: Option<Instant>,
+    /// How much of what is over may be kept.
+    keep: Keep,
+    /// What is old is being removed; and whether to look again afterwards, perhaps for someone who asked.
+    collecting: bool,
+    collect_again: Option<bool>,
 }
 
 /// What is watched for.
@@ -108,6 +113,11 @@ enum Event {
     SupervisorGone {
         task: TaskId,
     },
+    /// What is old was removed.
+    Collected {
+        bytes: u64,
+        asked: bool,
+    },
     Files(Changes<Place>),
     Logs(Changes<TaskId>),
     /// A process is to be reaped. What it means for its task is told by other signs.
@@ -128,12 +138,13 @@ impl Service {
         disk::make_dir(&tasks_dir)?;
         disk::spread_out(&tasks_dir);
         let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"), &agent.identity.boot_id)?);
+        let overlays = options.overlays && overlay::is_possible(&options.dir);
         let (appeared, watched) = watch::channel(());
         let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()));
         let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));
         let devices = device::discover(&options.devices);
         let seed = getrandom::u64().map_err(io::Error::other)?;
-        let hands = Hands::new(options, tasks_dir, Means { cache, bulk }, &devices);
+        let hands = Hands::new(options, tasks_dir, Means { cache, bulk, overlays }, &devices);
         let mut service = Service {
             capacity: machine::capacity(options, devices),
             options: options.clone(),
@@ -153,6 +164,9 @@ impl Service {
             child: signal(SignalKind::child())?,
             orphan_since: None,
             tidy_at: None,
+            keep: Keep::default(),
+            collecting: false,
+            collect_again: None,
         };
         // Some may have ended while nobody listened.
         start::reap();
@@ -201,6 +215,7 @@ impl Service {
             Event::Room => self.on_room(),
             Event::Done { task, report } => self.on_done(&task, *report),
             Event::SupervisorGone { task } => self.on_supervisor_gone(&task),
+            Event::Collected { bytes, asked } => self.on_collected(bytes, asked),
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
             Event::ChildEnded => start::reap(),
@@ -249,7 +264,8 @@ impl Service {
         }
         let Some(task) = self.tasks.change(id) else { return };
         if task.life.is_finished_by(&report.outcome) {
-            return self.drop_task(id);
+            self.drop_task(id);
+            return self.collect(false);
         }
         task.life.on_done(report.outcome);
         if is_launched && !task.is_awaited {

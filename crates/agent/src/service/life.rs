@@ -40,8 +40,8 @@ pub(super) enum Step {
     Stop { grace_ms: u64 },
     /// See what became of it.
     Look,
-    /// Drop all but its files.
-    Forget,
+    /// Drop all but its files, which another attempt may want if its job continues.
+    Forget { continues: bool },
     /// Drop all.
     Remove,
 }
@@ -90,7 +90,8 @@ pub(super) struct Life {
     told_ms: Option<u64>,
     /// Something may have happened since the last look.
     has_changed: bool,
-    forget: bool,
+    /// Whether it is to be forgotten, and then whether its job continues.
+    forget: Option<bool>,
     remove: bool,
     said: Said,
 }
@@ -126,7 +127,7 @@ impl Life {
             stop_ms: None,
             told_ms: None,
             has_changed: false,
-            forget: false,
+            forget: None,
             remove: false,
             said: Said::Nothing,
         }
@@ -170,9 +171,9 @@ impl Life {
         self.stop_ms = Some(self.stop_ms.map_or(grace_ms, |asked| asked.min(grace_ms)));
     }
 
-    pub(super) fn on_forget(&mut self) {
+    pub(super) fn on_forget(&mut self, continues: bool) {
         // Only what has ended can be forgotten; a live one is none of a confused server's to lose.
-        self.forget = !self.is_live();
+        self.forget = (!self.is_live()).then_some(continues);
     }
 
     pub(super) fn on_remove(&mut self) {
@@ -199,7 +200,7 @@ impl Life {
             Phase::Ready => self.launch.clone().map(Step::Launch),
             Phase::Launching | Phase::Running { .. } => self.next_while_running(),
             Phase::Ended(_) if self.remove => Some(Step::Remove),
-            Phase::Ended(_) => self.forget.then_some(Step::Forget),
+            Phase::Ended(_) => self.forget.map(|continues| Step::Forget { continues }),
         };
         self.is_busy = step.is_some();
         step
@@ -245,7 +246,7 @@ impl Life {
                 self.phase = Phase::Ended(ended);
                 self.launch = None;
             }
-            Outcome::Forgotten => self.forget = false,
+            Outcome::Forgotten => self.forget = None,
             Outcome::Removed => self.remove = false,
             // A look that failed has still to be made.
             Outcome::Failed => self.has_changed = true,

@@ -45,7 +45,7 @@ fn good(step: &Step) -> Outcome {
         Step::Launch(_) => Outcome::Launched,
         Step::Stop { grace_ms } => Outcome::Told { grace_ms: *grace_ms },
         Step::Look => Outcome::Running { at: Timestamp::UNIX_EPOCH },
-        Step::Forget => Outcome::Forgotten,
+        Step::Forget { .. } => Outcome::Forgotten,
         Step::Remove => Outcome::Removed,
     }
 }
@@ -89,8 +89,8 @@ fn a_task_is_prepared_then_launched_then_watched() {
     assert_eq!(life.next(), Some(Step::Look));
     life.on_done(Outcome::Ended(ended(None, true)));
     assert!(matches!(messages(&mut life)[..], [ToServer::Ended { .. }]));
-    life.on_forget();
-    assert_eq!(settle(&mut life), [Step::Forget]);
+    life.on_forget(false);
+    assert_eq!(settle(&mut life), [Step::Forget { continues: false }]);
 }
 
 #[test]
@@ -215,7 +215,7 @@ proptest! {
             match input {
                 Input::Launch => life.on_launch(launch()),
                 Input::Stop(grace_ms) => life.on_stop(grace_ms),
-                Input::Forget => life.on_forget(),
+                Input::Forget => life.on_forget(false),
                 Input::Remove => life.on_remove(),
                 Input::Change => life.on_change(),
                 Input::Done(choice) => {
@@ -233,7 +233,8 @@ proptest! {
                 prop_assert!(doing.is_none());
                 let is_start = matches!(step, Step::Launch(_) | Step::Prepare | Step::End { .. });
                 prop_assert!(!(launched && is_start));
-                prop_assert!(life.is_live() || matches!(step, Step::Forget | Step::Remove));
+                let is_last = matches!(step, Step::Forget { .. } | Step::Remove);
+                prop_assert!(life.is_live() || is_last);
                 prop_assert!(!(life.is_unwanted() && matches!(step, Step::Launch(_) | Step::Prepare)));
                 doing = Some(step);
             }
