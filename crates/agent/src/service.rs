@@ -113,6 +113,8 @@ enum Event {
     SupervisorGone {
         task: TaskId,
     },
+    /// The files of a job were removed, and perhaps a bundle is no longer needed.
+    Discarded,
     /// What is old was removed.
     Collected {
         bytes: u64,
@@ -219,6 +221,7 @@ impl Service {
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
             Event::ChildEnded => start::reap(),
+            Event::Discarded => self.collect(false),
             Event::Nothing => {}
             Event::Quiet => {
                 self.tidy_at = None;

@@ -67,10 +67,11 @@ impl Shelf {
         let dir = TaskDir::new(&self.tasks, task);
         let bundle = dir.shown();
         remove(dir.path())?;
-        match bundle {
-            Some(bundle) => self.cache.release(&bundle, task),
-            None => Ok(()),
+        if let Some(bundle) = bundle {
+            self.cache.release(&bundle, task)?;
+            self.has_new_bundles.store(true, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Remove what is left of a job's tasks, but for these.
@@ -90,7 +91,6 @@ impl Shelf {
         let mut freed = 0_u64;
         for (task, bytes) in going {
             self.discard(&task)?;
-            self.has_new_bundles.store(true, Ordering::Relaxed);
             tracing::info!(task = %task, bytes, "the files of a task that is over were removed");
             freed = freed.saturating_add(bytes);
         }

@@ -138,7 +138,7 @@ impl Hands {
             if let Err(error) = disk::work(move || shelf.discard_job(&job, &known)).await {
                 tracing::warn!(job = name, error = %error, "a job's files could not all be removed");
             }
-            Event::Nothing
+            Event::Discarded
         }
     }
 }

@@ -98,7 +98,6 @@ async fn a_bundle_stays_as_long_as_a_working_directory_shows_it() {
     assert_eq!(bundle_dir.exists(), shows, "a copy needs no bundle any more");
     node.server.send(ToAgent::Remove { job: task(0).attempt.job }).await;
     eventually("the task is gone", || !node.task_dir(&task(0)).exists()).await;
-    node.server.send(ToAgent::Collect).await;
     eventually("the bundle goes with its last task", || !bundle_dir.exists()).await;
     assert!(fs::read_dir(node.dir().join("tasks")).unwrap().next().is_none());
 }
