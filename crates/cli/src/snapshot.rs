@@ -95,11 +95,15 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// Remembers what was read, for the next time. It takes its time beside whatever is done next.
-    pub fn remember(&mut self) {
-        if let Some((shelf, root, index)) = self.memory.take() {
-            // That it cannot be written costs time the next time, and nothing else.
-            drop(spawn_blocking(move || drop(shelf.save(&root, &index))));
+    /// Remembers what was read, for the next time, beside whatever is done next; what is returned waits for it.
+    pub fn remember(self) -> impl Future<Output = ()> {
+        // That it cannot be written costs time the next time, and nothing else.
+        let save = |(shelf, root, index): (Shelf, PathBuf, Index)| drop(shelf.save(&root, &index));
+        let saving = self.memory.map(|memory| spawn_blocking(move || save(memory)));
+        async {
+            if let Some(saving) = saving {
+                let _ = saving.await;
+            }
         }
     }
 }
@@ -117,7 +121,7 @@ pub(crate) enum Trust {
 pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> Result<Code, Error> {
     let mut tries = 1;
     loop {
-        match try_upload(root, session, trust).await {
+        match try_upload(root, session, trust, tries > 1 || trust == Trust::Nothing).await {
             Err(Error::Pack(pack::Error::Changed { .. })) if tries < TRIES => tries += 1,
             // What it had is gone; nothing that is remembered of it holds.
             Err(Error::Refused { .. }) if trust == Trust::Memory => trust = Trust::Nothing,
@@ -126,9 +130,10 @@ pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> 
     }
 }
 
-async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code, Error> {
+async fn try_upload(root: &Path, session: &Session, trust: Trust, is_repeated: bool) -> Result<Code, Error> {
     let shelf = Shelf::from_environment();
-    let order = Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust);
+    let order =
+        Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust).repeated(is_repeated);
     let courier = Courier::new(session);
     let (sender, batches) = mpsc::channel(1);
     let take = async { spawn_blocking(move || take::take(&order, &sender)).await.map_err(Error::Died)? };
@@ -139,7 +144,9 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
         })
     };
     let (mut taken, (), state) = tokio::try_join!(take, courier.deliver(batches), look)?;
-    remark::on_skipped(&taken.skipped);
+    if !is_repeated {
+        remark::on_skipped(&taken.skipped);
+    }
 
     let endpoint = session.client().endpoint().to_string();
     let server = taken.index.server(&endpoint);
@@ -174,7 +181,9 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
 /// What is never part of the code: muster's own files.
 fn leave_out(session: &Session, shelf: Option<&Shelf>) -> Vec<PathBuf> {
     let home = session.home().map(|home| home.folder());
-    home.into_iter().chain(shelf.map(Shelf::folder)).map(Path::to_owned).collect()
+    let folders = home.into_iter().chain(shelf.map(Shelf::folder));
+    // The root of a walk has no links in its path, so neither must these.
+    folders.map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.to_owned())).collect()
 }
 
 /// Names the bundle.

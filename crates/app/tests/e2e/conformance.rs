@@ -64,7 +64,9 @@ async fn welcome(stream: UnixStream, hellos: mpsc::Sender<(NodeId, u32)>) {
         else {
             panic!("an agent says hello first");
         };
-        control::send(&mut stream, &ToAgent::Welcome { protocol: PROTOCOL }).await.expect("it hears us");
+        control::send(&mut stream, &ToAgent::Welcome { protocol: PROTOCOL, keep: Default::default() })
+            .await
+            .expect("it hears us");
         stream.flush().await.expect("it hears us");
         hellos.send((hello.node.clone(), hello.pid)).await.expect("the test listens");
         while let Ok(Some(_)) = control::receive::<ToServer>(&mut stream).await {}

@@ -101,13 +101,15 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             other => break other.map_err(|refusal| refusal.error)?,
         }
     };
-    if let Some(code) = &mut code {
-        code.remember();
-    }
-    match interrupts {
+    let remembering = code.map(Code::remember);
+    let done = match interrupts {
         None => detached(&job, args.json),
         Some(interrupts) => attached::watch(&session, &job, interrupts, args.json).await,
+    };
+    if let Some(remembering) = remembering {
+        remembering.await;
     }
+    done
 }
 
 /// Makes sure that the server has the code, where the job has any.
