@@ -32,6 +32,7 @@ fn agent(dir: &str, socket: &str, words: &[&str]) -> ExitCode {
         match word.split_once('=') {
             Some(("orphan_ms", text)) => options.orphan_exit = text.parse().ok().map(Duration::from_millis),
             Some(("device", text)) => options.devices.extend(text.parse()),
+            Some(("overlays", text)) => options.overlays = text == "yes",
             Some(("tree", text)) => options.tree = text.parse().expect("this is a way"),
             _ => return ExitCode::from(2),
         }

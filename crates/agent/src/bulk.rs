@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::dialer::{Connected, Dialer};
-use crate::files::{Shelf, serve::serve};
+use crate::files::{Reader, serve::serve};
 
 /// The streams' driver measures the round trip when it has something to do and ten seconds have passed. Giving it that
 /// occasion makes an idle connection show that it is alive, well before its silence would be taken for death.
@@ -37,14 +37,14 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     dialer: Dialer,
-    shelf: Arc<Shelf>,
+    reader: Arc<Reader>,
     current: watch::Sender<Option<Open>>,
 }
 
 /// The keeper, to be run, and what its users hold.
-pub(crate) fn bulk(dialer: Dialer, shelf: Arc<Shelf>) -> (Keeper, Bulk) {
+pub(crate) fn bulk(dialer: Dialer, reader: Arc<Reader>) -> (Keeper, Bulk) {
     let (sender, receiver) = watch::channel(None);
-    (Keeper { dialer, shelf, current: sender }, Bulk { current: receiver })
+    (Keeper { dialer, reader, current: sender }, Bulk { current: receiver })
 }
 
 impl Bulk {
@@ -81,7 +81,7 @@ impl Keeper {
             let reason = tokio::select! {
                 ended = drive(driver) => ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string()),
                 () = pulse.silence() => "silent".to_owned(),
-                () = answer(incoming, &self.shelf) => "closed".to_owned(),
+                () = answer(incoming, &self.reader) => "closed".to_owned(),
             };
             self.current.send_replace(None);
             tracing::debug!(reason, "the bulk connection is gone");
@@ -104,12 +104,12 @@ async fn drive(driver: impl Future<Output = std::io::Result<()>>) -> std::io::Re
 }
 
 /// Answers what the server asks about files, until the connection is gone.
-async fn answer(mut incoming: Incoming, shelf: &Arc<Shelf>) {
+async fn answer(mut incoming: Incoming, reader: &Arc<Reader>) {
     let mut answers = JoinSet::new();
     loop {
         tokio::select! {
             stream = incoming.next(), if answers.len() < ANSWERS => match stream {
-                Some(stream) => drop(answers.spawn(serve(stream, Arc::clone(shelf)))),
+                Some(stream) => drop(answers.spawn(serve(stream, Arc::clone(reader)))),
                 None => return,
             },
             Some(answered) = answers.join_next() => if let Ok(Err(error)) = answered {
@@ -129,8 +129,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_to_a_machine_that_stopped_is_replaced() {
         let peer = Peer::new();
-        let shelf = Arc::new(Shelf::new("/nowhere".into()));
-        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk), shelf);
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Arc::new(crate::bundle::Cache::open(folder.path().join("cache"), "boot").unwrap());
+        let reader = Arc::new(Reader::new(folder.path().join("tasks"), cache));
+        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk), reader);
         let server = async {
             // Nothing moves its bytes, and nothing closes it either.
             let _stopped = peer.accept().await;

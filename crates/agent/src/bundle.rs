@@ -33,7 +33,7 @@ use crate::disk;
 use build::{Base, Build};
 use layout::{Layout, Piece};
 
-pub(crate) use copy::{Error as CopyError, copy_tree};
+pub(crate) use copy::copy_tree;
 
 /// How many trees the cache may hold, so that looking through it takes no time.
 const MAX_TREES: usize = 256;
@@ -169,11 +169,16 @@ impl Cache {
         match File::open(entry.join(STAMP)) {
             Ok(file) => {
                 file.set_times(FileTimes::new().set_modified(SystemTime::now()))?;
-                Ok(self.index(&entry).is_some())
+                Ok(self.is_trusted(&entry))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a tree was made in this boot.
+    fn is_trusted(&self, entry: &Path) -> bool {
+        index::boot(entry).is_some_and(|boot| boot == self.boot)
     }
 
     /// What is known of a tree, if it was made in this boot.
@@ -263,8 +268,7 @@ impl Cache {
         let (mut total, mut freed) = (0_u64, 0_u64);
         for (rank, kept) in self.recent()?.into_iter().enumerate() {
             total = kept.bytes.saturating_add(total);
-            let is_good =
-                rank < MAX_TREES && total <= max_bytes && self.index(&self.entry(&kept.id)).is_some();
+            let is_good = rank < MAX_TREES && total <= max_bytes && self.is_trusted(&self.entry(&kept.id));
             if !is_good && let Some(going) = self.retire(&kept.id)? {
                 disk::remove_tree(&going)?;
                 freed = freed.saturating_add(if kept.bytes == u64::MAX { 0 } else { kept.bytes });

@@ -7,18 +7,25 @@ use std::path::Path;
 /// As login programs set it where nobody else does.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Complete an environment. `devices` are the variables that say which devices the task may see: they always win, also
+/// Complete an environment. `previous_output` is where the attempt before has left its output, if that is here.
+/// `devices` are the variables that say which devices the task may see: they always win, also
 /// over what the user had set, because the others belong to other tasks.
 pub(crate) fn complete(
     mut env: BTreeMap<String, String>,
     task: &str,
     output: &Path,
+    previous_output: Option<&Path>,
     devices: Vec<(String, String)>,
 ) -> BTreeMap<String, String> {
     env.extend(devices);
     // The task's processes are found by it when nothing else holds them together.
     env.insert("MUSTER_TASK_ID".into(), task.to_owned());
     env.insert("MUSTER_OUTPUT_DIR".into(), output.display().to_string());
+    // Never that of the submitter, who may be a task as well.
+    env.remove("MUSTER_PREVIOUS_OUTPUT_DIR");
+    if let Some(previous) = previous_output {
+        env.insert("MUSTER_PREVIOUS_OUTPUT_DIR".into(), previous.display().to_string());
+    }
     // Python writes to a pipe in large blocks otherwise, and people wait for their first line.
     env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
     env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
@@ -67,6 +74,7 @@ mod tests {
             given,
             "task0.job_0123456789.1",
             Path::new("/o"),
+            Some(Path::new("/p")),
             vec![("CUDA_VISIBLE_DEVICES".into(), String::new())],
         );
         for (name, value) in [
@@ -75,6 +83,7 @@ mod tests {
             ("PYTHONUNBUFFERED", ""),
             ("CUDA_VISIBLE_DEVICES", ""),
             ("MUSTER_OUTPUT_DIR", "/o"),
+            ("MUSTER_PREVIOUS_OUTPUT_DIR", "/p"),
             ("MUSTER_TASK_ID", "task0.job_0123456789.1"),
         ] {
             assert_eq!(env[name], value, "{name}");
@@ -84,7 +93,9 @@ mod tests {
 
     #[test]
     fn an_empty_environment_becomes_one_that_programs_can_live_in() {
-        let env = complete(BTreeMap::new(), "t", Path::new("/o"), Vec::new());
+        let inherited = map(&[("MUSTER_PREVIOUS_OUTPUT_DIR", "/of/another/job")]);
+        let env = complete(inherited, "t", Path::new("/o"), None, Vec::new());
+        assert!(!env.contains_key("MUSTER_PREVIOUS_OUTPUT_DIR"));
         assert_eq!(env["PYTHONUNBUFFERED"], "1");
         assert!(env["PATH"].contains("/usr/bin") && !env["HOME"].is_empty());
     }

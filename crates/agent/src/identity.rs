@@ -60,12 +60,19 @@ pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     let before = disk::read_json::<Identity>(&path).unwrap_or_default();
     let boot_id = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
     let is_new_boot = before.as_ref().is_some_and(|before| before.boot_id != boot_id);
+    let is_known = before.is_some();
     let incarnation = match before {
         Some(before) => before.incarnation,
         None => random_name().map_err(failed(path.clone()))?,
     };
     let identity = Identity { pid: std::process::id(), incarnation, boot_id };
-    disk::write_json(&path, &identity).map_err(failed(path))?;
+    match disk::write_json(&path, &identity) {
+        // Only the number of the process is new, and tasks wait for their agent.
+        Err(error) if disk::is_full(&error) && is_known && !is_new_boot => {
+            tracing::warn!(error = %error, "the agent could not write down its process");
+        }
+        written => written.map_err(failed(path))?,
+    }
     Ok(Agent { identity, is_new_boot, _lock: lock })
 }
 

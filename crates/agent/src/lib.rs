@@ -19,12 +19,14 @@ mod machine;
 mod memory;
 mod options;
 mod outcome;
+mod overlay;
 #[cfg(test)]
 mod peer;
 mod prepare;
 mod process;
 mod record;
 mod service;
+mod shelf;
 mod ship;
 mod start;
 pub mod supervisor;

@@ -32,6 +32,8 @@ pub struct Options {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub slots: Option<u32>,
+    /// Whether a working directory may be an overlay, where the machine can have them; else it is always a copy.
+    pub overlays: bool,
     /// How the processes of a task are held together and ended.
     pub tree: Preference,
     /// After how long without a live task and without a server it ends; never, if absent.
@@ -55,6 +57,7 @@ impl Options {
             cpu_millis: None,
             memory_bytes: None,
             slots: None,
+            overlays: true,
             tree: Preference::Auto,
             orphan_exit: None,
             build: String::new(),

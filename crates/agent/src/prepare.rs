@@ -7,13 +7,13 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
-use muster_model::BundleId;
+use muster_model::{BundleId, TaskId};
 use tokio_util::sync::CancellationToken;
 
 use crate::bulk::Bulk;
-use crate::bundle::{self, Cache, copy_tree};
+use crate::bundle::{self, Cache, Tree, copy_tree};
 use crate::disk;
-use crate::files::Shelf;
+use crate::files::Reader;
 use crate::record::{Ended, Found, Record, TaskDir};
 
 /// Why a task cannot be prepared. In words for the user, who sees them.
@@ -31,6 +31,17 @@ pub(crate) enum Error {
     Abandoned,
 }
 
+impl Error {
+    /// Whether there was no room for its files.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Error::Disk(error) => disk::is_full(error),
+            Error::Bundle(error) => error.is_full(),
+            Error::NoDirectory { .. } | Error::RelativeDirectory { .. } | Error::Abandoned => false,
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Prepared {
@@ -44,7 +55,10 @@ pub(crate) enum Prepared {
 pub(crate) struct Means {
     pub(crate) cache: Arc<Cache>,
     pub(crate) bulk: Bulk,
-    pub(crate) shelf: Arc<Shelf>,
+    /// Where the files of tasks are read.
+    pub(crate) reader: Arc<Reader>,
+    /// Whether working directories are overlays here.
+    pub(crate) overlays: bool,
 }
 
 /// Prepare a task, or find that it was.
@@ -55,12 +69,13 @@ pub(crate) async fn prepare(
     cancel: CancellationToken,
 ) -> Result<Prepared, Error> {
     let bundle = record.prepare.bundle.clone().filter(|_| record.prepare.in_place.is_none());
+    let task = record.prepare.task.clone();
     let (begun, has_bundle) = (dir.clone(), bundle.is_some());
     let step = disk::work(move || begin(&begun, &record, has_bundle)).await?;
     match (step, bundle) {
         (Begun::Over(ended), _) => Ok(Prepared::Over(ended)),
         (Begun::Unfinished, Some(bundle)) => {
-            copy(dir, bundle, means, cancel).await?;
+            furnish(dir, task, bundle, means, cancel).await?;
             Ok(Prepared::Ready)
         }
         (Begun::Unfinished, None) | (Begun::Ready, _) => Ok(Prepared::Ready),
@@ -104,12 +119,21 @@ fn check_in_place(path: &str) -> Result<(), Error> {
     }
 }
 
-async fn copy(dir: TaskDir, bundle: BundleId, means: Means, cancel: CancellationToken) -> Result<(), Error> {
+async fn furnish(
+    dir: TaskDir,
+    task: TaskId,
+    bundle: BundleId,
+    means: Means,
+    cancel: CancellationToken,
+) -> Result<(), Error> {
     let tree = tokio::select! {
         tree = means.cache.tree(&bundle, &means.bulk) => tree?,
         () = cancel.cancelled() => return Err(Error::Abandoned),
     };
     disk::work(move || {
+        if means.overlays {
+            return Ok(lay_out(&dir, &task, &tree)?);
+        }
         let unfinished = dir.unfinished_work();
         disk::remove_tree(&unfinished)?;
         match copy_tree(&tree.path(), &unfinished, || cancel.is_cancelled()) {
@@ -119,4 +143,17 @@ async fn copy(dir: TaskDir, bundle: BundleId, means: Means, cancel: Cancellation
         Ok(fs::rename(&unfinished, dir.work())?)
     })
     .await
+}
+
+/// Make a place for an overlay over this tree; its supervisor mounts it. The place itself comes last: with it the
+/// working directory is whole.
+fn lay_out(dir: &TaskDir, task: &TaskId, tree: &Tree) -> io::Result<()> {
+    tree.keep_for(task)?;
+    disk::make_dir(&dir.scratch())?;
+    // Its mode is what the task sees as that of its working directory.
+    match fs::create_dir(dir.upper()) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    disk::make_dir(&dir.work())
 }

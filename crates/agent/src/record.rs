@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use muster_link::log::SegmentDir;
 use muster_link::message::Prepare;
 use muster_model::task::{Address, Outputs, TaskEnd};
-use muster_model::{JobId, TaskId};
+use muster_model::{BundleId, JobId, TaskId};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
@@ -29,6 +29,7 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     format: u32,
+    #[serde(with = "prepare")]
     pub(crate) prepare: Prepare,
     /// What was promised to its peers; kept from others until the task has ended.
     pub(crate) address: Option<Address>,
@@ -51,6 +52,24 @@ pub(crate) struct Ended {
 enum Line {
     Task(Box<Record>),
     Ended(Ended),
+    Files(Files),
+}
+
+/// What a task left that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Files {
+    /// How much room they take.
+    pub(crate) bytes: u64,
+    /// Whether another attempt of its job may come and want them.
+    pub(crate) continues: bool,
+}
+
+/// All that a record says.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Contents {
+    pub(crate) record: Option<Box<Record>>,
+    pub(crate) ended: Option<Ended>,
+    pub(crate) files: Option<Files>,
 }
 
 /// What is found where a record may be.
@@ -77,7 +96,8 @@ pub(crate) struct TaskDir {
 impl TaskDir {
     const RECORD: &str = "record";
     const FORGOTTEN: &str = "forgotten";
-    const KEPT: [&str; 3] = ["work", "output", TaskDir::FORGOTTEN];
+    const UPPER: &str = "upper";
+    const KEPT: [&str; 4] = ["work", TaskDir::UPPER, "output", TaskDir::FORGOTTEN];
 
     pub(crate) fn new(tasks: &Path, task: &TaskId) -> TaskDir {
         TaskDir { path: tasks.join(task.to_string()) }
@@ -95,6 +115,21 @@ impl TaskDir {
     /// Where the working directory is made; it gets its name when it is whole.
     pub(crate) fn unfinished_work(&self) -> PathBuf {
         self.path.join("work.new")
+    }
+
+    /// What the task changes, where its working directory is an overlay. It is there if and only if it is one.
+    pub(crate) fn upper(&self) -> PathBuf {
+        self.path.join(TaskDir::UPPER)
+    }
+
+    /// The overlay's own.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.path.join("scratch")
+    }
+
+    /// The directory of another task of this node.
+    pub(crate) fn of_other(&self, task: &TaskId) -> TaskDir {
+        TaskDir::new(self.path.parent().unwrap_or(&self.path), task)
     }
 
     pub(crate) fn output(&self) -> PathBuf {
@@ -115,25 +150,57 @@ impl TaskDir {
         self.append(&Line::Ended(ended.clone()))
     }
 
+    /// Write down what a task left that is over.
+    pub(crate) fn write_files(&self, files: Files) -> io::Result<()> {
+        self.append(&Line::Files(files))
+    }
+
+    /// The same of one that was forgotten.
+    pub(crate) fn write_files_of_forgotten(&self, files: Files) -> io::Result<()> {
+        self.append_to(TaskDir::FORGOTTEN, &Line::Files(files))
+    }
+
+    /// How much room the task's files take.
+    pub(crate) fn usage(&self) -> u64 {
+        [self.work(), self.upper(), self.output()].iter().map(|path| disk::usage(path)).sum()
+    }
+
     fn append(&self, line: &Line) -> io::Result<()> {
+        self.append_to(TaskDir::RECORD, line)
+    }
+
+    fn append_to(&self, name: &str, line: &Line) -> io::Result<()> {
         // A line end first, since the line before may have been cut short.
         let mut bytes = vec![b'\n'];
         serde_json::to_writer(&mut bytes, line)?;
         bytes.push(b'\n');
         let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).mode(0o600).open(self.path.join(TaskDir::RECORD))?;
+        let mut file = options.append(true).create(true).mode(0o600).open(self.path.join(name))?;
         file.write_all(&bytes)
     }
 
     pub(crate) fn read(&self) -> io::Result<Found> {
         if let Some(text) = read(&self.path.join(TaskDir::RECORD))? {
-            return Ok(match parse(&text)? {
-                (Some(record), ended) => Found::Task(record, ended),
-                (None, _) => Found::Nothing,
-            });
+            let Contents { record, ended, .. } = parse(&text)?;
+            return Ok(record.map_or(Found::Nothing, |record| Found::Task(record, ended)));
         }
-        let forgotten = read(&self.path.join(TaskDir::FORGOTTEN))?.unwrap_or_default();
-        Ok(parse(&forgotten)?.1.map_or(Found::Nothing, Found::Forgotten))
+        Ok(self.contents()?.ended.map_or(Found::Nothing, Found::Forgotten))
+    }
+
+    /// What is known of the task, whether it was forgotten or not.
+    pub(crate) fn contents(&self) -> io::Result<Contents> {
+        let text = match read(&self.path.join(TaskDir::RECORD))? {
+            Some(text) => Some(text),
+            None => read(&self.path.join(TaskDir::FORGOTTEN))?,
+        };
+        parse(&text.unwrap_or_default())
+    }
+
+    /// The bundle that its working directory shows; none if it has files of its own.
+    pub(crate) fn shown(&self) -> Option<BundleId> {
+        let is_overlay = self.upper().is_dir();
+        let record = self.contents().ok().filter(|_| is_overlay)?.record?;
+        record.prepare.bundle
     }
 
     /// Whether there is a record, so that reading is worth while: a node may have ten thousand forgotten tasks.
@@ -166,10 +233,6 @@ impl TaskDir {
             result => result,
         }
     }
-
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        disk::remove_tree(&self.path)
-    }
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -180,20 +243,46 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-fn parse(text: &[u8]) -> io::Result<(Option<Box<Record>>, Option<Ended>)> {
-    let (mut task, mut ended) = (None, None);
+fn parse(text: &[u8]) -> io::Result<Contents> {
+    let mut contents = Contents::default();
     for line in text.split(|byte| *byte == b'\n') {
         match serde_json::from_slice(line) {
             Ok(Line::Task(record)) if record.format > FORMAT => {
                 return Err(io::Error::new(ErrorKind::Unsupported, "the record is of a newer agent"));
             }
-            Ok(Line::Task(record)) => task = Some(record),
-            Ok(Line::Ended(end)) => ended = Some(end),
+            Ok(Line::Task(record)) => contents.record = Some(record),
+            Ok(Line::Ended(end)) => contents.ended = Some(end),
+            Ok(Line::Files(files)) => contents.files = Some(files),
             // Cut short, or from a newer agent that knows how to do without us understanding it.
             Err(_) => {}
         }
     }
-    Ok((task, ended))
+    Ok(contents)
+}
+
+/// What was asked for, as agents of every age write and read it: the first ones had a bundle's manifest beside its id.
+mod prepare {
+    use muster_link::message::Prepare;
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::{Value, json};
+
+    pub(super) fn serialize<S: Serializer>(prepare: &Prepare, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut value = serde_json::to_value(prepare).map_err(S::Error::custom)?;
+        if let Some(id @ Value::String(_)) = value.get("bundle").cloned() {
+            value["bundle"] = json!({"id": id, "manifest": {"chunks": []}});
+        }
+        value.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prepare, D::Error> {
+        let mut value = Value::deserialize(deserializer)?;
+        if let Some(id) = value.get("bundle").and_then(|bundle| bundle.get("id")).cloned() {
+            value["bundle"] = id;
+        }
+        serde_json::from_value(value).map_err(D::Error::custom)
+    }
 }
 
 /// The tasks that have a directory, with it. Other names are none of our business.
@@ -205,15 +294,10 @@ pub(crate) fn scan(tasks: &Path) -> io::Result<Vec<TaskId>> {
     Ok(found)
 }
 
-/// Remove the directories of all tasks of a job, also those that were forgotten, but for these.
-pub(crate) fn remove_job(tasks: &Path, job: &JobId, except: &BTreeSet<TaskId>) -> io::Result<()> {
-    let of_job = scan(tasks)?.into_iter().filter(|task| task.attempt.job == *job && !except.contains(task));
-    let mut removed = Ok(());
-    for task in of_job {
-        // One that cannot be removed keeps no other.
-        removed = TaskDir::new(tasks, &task).remove().and(removed);
-    }
-    removed
+/// The tasks of a job that have a directory, also those that were forgotten, but for these.
+pub(crate) fn of_job(tasks: &Path, job: &JobId, except: &BTreeSet<TaskId>) -> io::Result<Vec<TaskId>> {
+    let all = scan(tasks)?.into_iter();
+    Ok(all.filter(|task| task.attempt.job == *job && !except.contains(task)).collect())
 }
 
 #[cfg(test)]
@@ -262,6 +346,29 @@ mod tests {
     }
 
     #[test]
+    fn agents_of_every_age_read_each_others_bundles() {
+        let home = tempfile::tempdir().unwrap();
+        let (task, dir) = task_dir(home.path(), "task0.job_0123456789.1");
+        let bundle = format!("bundle_{}", "0".repeat(64));
+        let old = format!(
+            r#"{{"task":{{"format":1,"prepare":{{"task":"{task}","bundle":{{"id":"{bundle}","manifest":{{"chunks":
+            []}}}},"in_place":null,"ports":1,"devices":[],"memory_bytes":null}},"address":null}}}}"#
+        );
+        fs::write(dir.path().join(TaskDir::RECORD), old.replace('\n', "")).unwrap();
+        let contents = dir.contents().unwrap();
+        let record = contents.record.unwrap();
+        assert_eq!(record.prepare.bundle, Some(bundle.parse().unwrap()));
+        // What we write is what the old ones read.
+        let new: serde_json::Value = serde_json::to_value(&record).unwrap();
+        assert_eq!(new["prepare"]["bundle"]["id"], bundle.as_str());
+        assert!(new["prepare"]["bundle"]["manifest"]["chunks"].is_array());
+        // And what a server says today is read as well.
+        let plain = serde_json::json!({"format": 1, "prepare": {"task": task.to_string(), "bundle": bundle,
+            "in_place": null, "ports": 1, "devices": [], "memory_bytes": null}, "address": null});
+        assert_eq!(serde_json::from_value::<Record>(plain).unwrap(), *record);
+    }
+
+    #[test]
     fn a_line_that_was_cut_short_was_never_written() {
         let home = tempfile::tempdir().unwrap();
         let (task, dir) = task_dir(home.path(), "task0.job_0123456789.1");
@@ -306,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_job_leaves_other_jobs() {
+    fn the_tasks_of_a_job_are_found_and_no_others() {
         let home = tempfile::tempdir().unwrap();
         let live = "task2.job_0123456789.2";
         for task in ["task0.job_0123456789.1", "task1.job_0123456789.2", live, "task0.job_000000000a.1"] {
@@ -314,9 +421,8 @@ mod tests {
         }
         fs::create_dir(home.path().join("not a task")).unwrap();
         let except = BTreeSet::from([live.parse().unwrap()]);
-        remove_job(home.path(), &"job_0123456789".parse().unwrap(), &except).unwrap();
-        let left = BTreeSet::from_iter(scan(home.path()).unwrap());
-        assert_eq!(left, BTreeSet::from([live, "task0.job_000000000a.1"].map(|task| task.parse().unwrap())));
-        assert!(home.path().join("not a task").exists());
+        let found = of_job(home.path(), &"job_0123456789".parse().unwrap(), &except).unwrap();
+        let expected = ["task0.job_0123456789.1", "task1.job_0123456789.2"].map(|task| task.parse().unwrap());
+        assert_eq!(BTreeSet::from_iter(found), BTreeSet::from(expected));
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_link::dial::{Channel, Server};
-use muster_link::message::ToServer;
+use muster_link::message::{Keep, ToServer};
 use muster_model::TaskId;
 use muster_model::node::Capacity;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -32,12 +32,12 @@ use crate::bulk::bulk;
 use crate::bundle::Cache;
 use crate::control::{self, Control};
 use crate::dialer::Dialer;
-use crate::files::Shelf;
+use crate::files::Reader;
 use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
-use crate::{Options, device, disk, machine, memory, start};
+use crate::{Options, device, disk, machine, memory, overlay, start};
 
 use hands::{Hands, Report};
 use life::Outcome;
@@ -85,6 +85,11 @@ pub(crate) struct Service {
     orphan_since: Option<Instant>,
     /// When to give back the memory that ended tasks took.
     tidy_at: Option<Instant>,
+    /// How much of what is over may be kept.
+    keep: Keep,
+    /// What is old is being removed; and whether to look again afterwards, perhaps for someone who asked.
+    collecting: bool,
+    collect_again: Option<bool>,
 }
 
 /// What is watched for.
@@ -109,6 +114,13 @@ enum Event {
     SupervisorGone {
         task: TaskId,
     },
+    /// The files of a job were removed, and perhaps a bundle is no longer needed.
+    Discarded,
+    /// What is old was removed.
+    Collected {
+        bytes: u64,
+        asked: bool,
+    },
     Files(Changes<Place>),
     Logs(Changes<TaskId>),
     /// A process is to be reaped. What it means for its task is told by other signs.
@@ -129,13 +141,14 @@ impl Service {
         disk::make_dir(&tasks_dir)?;
         disk::spread_out(&tasks_dir);
         let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"), &agent.identity.boot_id)?);
+        let overlays = options.overlays && overlay::is_possible(&options.dir);
         let (appeared, watched) = watch::channel(());
-        let shelf = Arc::new(Shelf::new(tasks_dir.clone()));
-        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()), Arc::clone(&shelf));
+        let reader = Arc::new(Reader::new(tasks_dir.clone(), Arc::clone(&cache)));
+        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()), Arc::clone(&reader));
         let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));
         let devices = device::discover(&options.devices);
         let seed = getrandom::u64().map_err(io::Error::other)?;
-        let hands = Hands::new(options, tasks_dir, Means { cache, bulk, shelf }, &devices);
+        let hands = Hands::new(options, tasks_dir, Means { cache, bulk, reader, overlays }, &devices);
         let mut service = Service {
             capacity: machine::capacity(options, devices),
             options: options.clone(),
@@ -155,6 +168,9 @@ impl Service {
             child: signal(SignalKind::child())?,
             orphan_since: None,
             tidy_at: None,
+            keep: Keep::default(),
+            collecting: false,
+            collect_again: None,
         };
         // Some may have ended while nobody listened.
         start::reap();
@@ -203,9 +219,11 @@ impl Service {
             Event::Room => self.on_room(),
             Event::Done { task, report } => self.on_done(&task, *report),
             Event::SupervisorGone { task } => self.on_supervisor_gone(&task),
+            Event::Collected { bytes, asked } => self.on_collected(bytes, asked),
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
             Event::ChildEnded => start::reap(),
+            Event::Discarded => self.collect(false),
             Event::Nothing => {}
             Event::Quiet => {
                 self.tidy_at = None;
@@ -251,7 +269,8 @@ impl Service {
         }
         let Some(task) = self.tasks.change(id) else { return };
         if task.life.is_finished_by(&report.outcome) {
-            return self.drop_task(id);
+            self.drop_task(id);
+            return self.collect(false);
         }
         task.life.on_done(report.outcome);
         if is_launched && !task.is_awaited {

@@ -3,18 +3,20 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use muster_link::message::Launch;
 use muster_model::node::Device;
 use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
 
+use crate::bundle::Cache;
 use crate::descriptor::register;
 use crate::record::{Record, TaskDir};
-use crate::supervisor::{self, FORMAT, Started, Step, StepKind};
+use crate::supervisor::{self, FORMAT, Overlay, Started, Step, StepKind};
 use crate::task::{self, Pipes};
 use crate::tree::{Preference, Process, Tree, Unavailable};
-use crate::{device, environment};
+use crate::{device, disk, environment};
 
 /// Why a task cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +27,20 @@ pub(crate) enum Error {
     Start(#[from] task::Error),
 }
 
+impl Error {
+    /// Whether there was no room for its files.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Error::Start(task::Error::Io { source, .. }) if disk::is_full(source))
+    }
+}
+
 /// What starting needs besides the task itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Means {
     pub(crate) exe: PathBuf,
     pub(crate) tree: Preference,
     pub(crate) devices: Vec<Device>,
+    pub(crate) cache: Arc<Cache>,
 }
 
 /// A supervisor that can be waited for.
@@ -74,12 +84,21 @@ fn launch_of(
     let id = prepare.task.to_string();
     let visible = device::visible(&means.devices, &prepare.devices);
     let setup = launch.setup.iter().map(|argv| Step { kind: StepKind::Setup, argv: argv.clone() });
+    let overlay = prepare.bundle.as_ref().filter(|_| dir.upper().is_dir());
+    let overlay = overlay.map(|bundle| Overlay {
+        lower: means.cache.path(bundle),
+        upper: dir.upper(),
+        scratch: dir.scratch(),
+    });
+    let previous = prepare.previous.as_ref().map(|task| dir.of_other(task).output());
+    let previous = previous.filter(|output| output.is_dir());
     let command = Step { kind: StepKind::Command, argv: launch.command.clone() };
     supervisor::Launch {
         format: FORMAT,
         steps: setup.chain([command]).collect(),
         cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
-        env: environment::complete(launch.env.clone(), &id, &dir.output(), visible),
+        env: environment::complete(launch.env.clone(), &id, &dir.output(), previous.as_deref(), visible),
+        overlay,
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,
         umask: None,

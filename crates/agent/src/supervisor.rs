@@ -18,6 +18,7 @@ mod session;
 mod spawn;
 mod watch;
 
+pub use crate::overlay::Overlay;
 pub use file::{
     CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, STARTED, STOP,
     SUPERVISOR_LOG, Started, Status, Step, StepKind, StopAsked,
@@ -26,6 +27,7 @@ pub use file::{
 pub(crate) use capture::Capture;
 pub(crate) use file::{read, write};
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use muster_link::log::SegmentDir;
 
+use crate::bundle::copy_tree;
+use crate::disk;
 use life::Life;
 
 /// Supervise the task of this directory, to its end. `dir` must be absolute.
@@ -57,13 +61,24 @@ fn supervise(dir: &Path) -> io::Result<()> {
         Err(error) => return write_exit(dir, &failed(&error)),
     };
     let tree = launch.tree.clone();
-    let exit = match Life::new(dir, launch, capture) {
+    let exit = match show_files(&launch).and_then(|()| Life::new(dir, launch, capture)) {
         Ok(life) => life.run(),
         Err(error) => failed(&error),
     };
     // Before the end is known: after it nobody would come back for what we leave.
     tree.remove();
     write_exit(dir, &exit)
+}
+
+/// Make the working directory what it is to be. A copy is as good as an overlay, and only slower.
+fn show_files(launch: &Launch) -> io::Result<()> {
+    let Some(overlay) = &launch.overlay else { return Ok(()) };
+    let Err(error) = overlay.enter(&launch.cwd) else { return Ok(()) };
+    complain("cannot mount the working directory, so it is copied", &error);
+    fs::remove_dir(&launch.cwd)?;
+    copy_tree(&overlay.lower, &launch.cwd, || false).map_err(io::Error::other)?;
+    // Whoever looks for the task's files later finds them by this.
+    disk::remove_tree(&overlay.upper)
 }
 
 /// The end of a task that never began.

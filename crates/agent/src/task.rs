@@ -26,6 +26,7 @@ use muster_link::log::SegmentDir;
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::io::Errno;
 
+use crate::disk;
 use crate::supervisor::{
     CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, read,
     write,
@@ -160,7 +161,12 @@ pub fn stop(dir: &Path, grace: Duration) -> Result<(), Error> {
     let before = read::<StopAsked>(dir, STOP).map_err(Error::io("read the stop", dir))?;
     let asked = StopAsked { grace_ms: before.map_or(grace_ms, |before| before.grace_ms.min(grace_ms)) };
     // First on disk, for a supervisor that does not listen yet and for whoever buries it.
-    write(dir, STOP, &asked).map_err(Error::io("write the stop", dir))?;
+    match write(dir, STOP, &asked) {
+        Ok(()) => {}
+        // A task must not be unstoppable because it has filled the disk: a supervisor that listens hears it.
+        Err(error) if disk::is_full(&error) && listens(dir) => {}
+        Err(error) => return Err(Error::io("write the stop", dir)(error)),
+    }
     match open_control(dir) {
         Ok(mut control) => {
             order(&mut control, Order::Stop { grace_ms }).map_err(Error::io("order the stop", dir))
@@ -226,6 +232,11 @@ fn make_control(dir: &Path) -> io::Result<()> {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a supervisor has come so far that it hears orders.
+fn listens(dir: &Path) -> bool {
+    open_control(dir).is_ok()
 }
 
 fn open_control(dir: &Path) -> io::Result<File> {

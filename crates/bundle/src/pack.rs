@@ -72,12 +72,12 @@ pub struct KnownFile {
 }
 
 /// A tree of an earlier time.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Known {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
     /// Its files, in the order of their content.
-    pub files: Vec<KnownFile>,
+    pub files: &'a [KnownFile],
     /// The chunks of their content.
-    pub content: Vec<Chunk>,
+    pub content: &'a [Chunk],
 }
 
 /// Where files are read from.
@@ -170,8 +170,8 @@ struct Open<F> {
 }
 
 impl<S: Source> Packer<S> {
-    /// Begins with what was found, in the order of [`listing::compare`].
-    pub fn new(source: S, mut found: Vec<Found>, known: Option<&Known>) -> Self {
+    /// Begins with what was found, in the order of [`listing::compare`], and with what is known, which may be nothing.
+    pub fn new(source: S, mut found: Vec<Found>, known: Known<'_>) -> Self {
         let plan = Plan::new(&found, known);
         for piece in plan.pieces.iter().filter(|piece| piece.old.is_some()) {
             found[piece.entry].is_settled = true;

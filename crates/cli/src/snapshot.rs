@@ -89,7 +89,7 @@ impl From<Error> for error::Error {
 pub(crate) struct Code {
     pub bundle: BundleId,
     pub source: Option<Source>,
-    /// The server had it the last time and was not asked again: it may refuse a job with it.
+    /// The server had all or some of it the last time and was not asked again: it may refuse a job with it.
     pub is_assumed: bool,
     /// What to remember, where it changed.
     memory: Option<(Shelf, PathBuf, Index)>,
@@ -101,11 +101,15 @@ impl Code {
         Self { bundle, source, is_assumed: false, memory: None }
     }
 
-    /// Remembers what was read, for the next time. It takes its time beside whatever is done next.
-    pub fn remember(&mut self) {
-        if let Some((shelf, root, index)) = self.memory.take() {
-            // That it cannot be written costs time the next time, and nothing else.
-            drop(spawn_blocking(move || drop(shelf.save(&root, &index))));
+    /// Remembers what was read, for the next time, beside whatever is done next; what is returned waits for it.
+    pub fn remember(self) -> impl Future<Output = ()> {
+        // That it cannot be written costs time the next time, and nothing else.
+        let save = |(shelf, root, index): (Shelf, PathBuf, Index)| drop(shelf.save(&root, &index));
+        let saving = self.memory.map(|memory| spawn_blocking(move || save(memory)));
+        async {
+            if let Some(saving) = saving {
+                let _ = saving.await;
+            }
         }
     }
 }
@@ -123,7 +127,7 @@ pub(crate) enum Trust {
 pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> Result<Code, Error> {
     let mut tries = 1;
     loop {
-        match try_upload(root, session, trust).await {
+        match try_upload(root, session, trust, tries > 1 || trust == Trust::Nothing).await {
             Err(Error::Pack(pack::Error::Changed { .. })) if tries < TRIES => tries += 1,
             // What it had is gone; nothing that is remembered of it holds.
             Err(Error::Refused { .. }) if trust == Trust::Memory => trust = Trust::Nothing,
@@ -132,9 +136,10 @@ pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> 
     }
 }
 
-async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code, Error> {
+async fn try_upload(root: &Path, session: &Session, trust: Trust, is_repeated: bool) -> Result<Code, Error> {
     let shelf = Shelf::from_environment();
-    let order = Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust);
+    let order =
+        Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust).repeated(is_repeated);
     let courier = Courier::new(session);
     let (sender, batches) = mpsc::channel(1);
     let take = async { spawn_blocking(move || take::take(&order, &sender)).await.map_err(Error::Died)? };
@@ -145,19 +150,22 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
         })
     };
     let (mut taken, (), state) = tokio::try_join!(take, courier.deliver(batches), look)?;
-    remark::on_skipped(&taken.skipped);
+    if !is_repeated {
+        remark::on_skipped(&taken.skipped);
+    }
 
     let endpoint = session.client().endpoint().to_string();
     let server = taken.index.server(&endpoint);
-    let is_assumed = server.is_some() && taken.index.manifest == taken.manifest && !taken.is_under_way;
+    let is_known = server.is_some() && taken.index.manifest == taken.manifest && !taken.is_under_way;
     let last_diff = server.and_then(|server| server.diff.clone());
     let diff = state.as_ref().and_then(|state| Some((chunk::id(state.diff.as_ref()?), state.diff.clone()?)));
     let diff_id = diff.as_ref().map(|(id, _)| id.clone());
-    if let Some((id, content)) = diff.filter(|(id, _)| last_diff.as_ref() != Some(id)) {
+    let is_diff_known = diff_id.is_some() && diff_id == last_diff;
+    if let Some((id, content)) = diff.filter(|_| !is_diff_known) {
         taken.rest.push(id, content);
     }
     courier.send(std::mem::take(&mut taken.rest)).await?;
-    if !is_assumed {
+    if !is_known {
         commit(session, &taken).await?;
     }
     let source = state.map(|state| Source {
@@ -171,7 +179,7 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
     Ok(Code {
         bundle,
         source,
-        is_assumed,
+        is_assumed: is_known || is_diff_known,
         memory: shelf.zip(memory).map(|(shelf, index)| (shelf, root.to_owned(), index)),
     })
 }
@@ -179,7 +187,9 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust) -> Result<Code
 /// What is never part of the code: muster's own files.
 fn leave_out(session: &Session, shelf: Option<&Shelf>) -> Vec<PathBuf> {
     let home = session.home().map(|home| home.folder());
-    home.into_iter().chain(shelf.map(Shelf::folder)).map(Path::to_owned).collect()
+    let folders = home.into_iter().chain(shelf.map(Shelf::folder));
+    // The root of a walk has no links in its path, so neither must these.
+    folders.map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.to_owned())).collect()
 }
 
 /// Names the bundle.

@@ -42,24 +42,30 @@ pub(super) fn write(dir: &Path, boot: &str, layout: &Layout) -> io::Result<()> {
     File::create_new(dir.join(NAME))?.write_all(&bytes)
 }
 
-/// Opens the index of a tree; none if there is none that can be read.
-pub(super) fn open(dir: &Path) -> Option<Index> {
-    let mut file = File::open(dir.join(NAME)).ok()?;
+/// In which boot a tree was made; none if it has no index that can be read.
+pub(super) fn boot(dir: &Path) -> Option<String> {
+    head(&mut File::open(dir.join(NAME)).ok()?).map(|(boot, _)| boot)
+}
+
+fn head(file: &mut File) -> Option<(String, usize)> {
     let mut head = [0; HEADING.len() + BOOT + 4];
     file.read_exact(&mut head).ok()?;
     let (heading, rest) = head.split_at(HEADING.len());
     let (boot, count) = rest.split_at(BOOT);
-    if heading != HEADING {
-        return None;
-    }
-    let count = u32::from_le_bytes(count.try_into().ok()?) as usize;
+    let boot = String::from_utf8_lossy(boot).trim_end().to_owned();
+    (heading == HEADING).then_some((boot, u32::from_le_bytes(count.try_into().ok()?) as usize))
+}
+
+/// Opens the index of a tree; none if there is none that can be read.
+pub(super) fn open(dir: &Path) -> Option<Index> {
+    let mut file = File::open(dir.join(NAME)).ok()?;
+    let (boot, count) = head(&mut file)?;
     let mut bytes = Vec::new();
     (&mut file).take((count * PIECE) as u64).read_to_end(&mut bytes).ok()?;
     let (pieces, []) = bytes.as_chunks::<PIECE>() else { return None };
     if pieces.len() != count {
         return None;
     }
-    let boot = String::from_utf8_lossy(boot).trim_end().to_owned();
     Some(Index { boot, chunks: pieces.iter().map(piece).collect(), rest: file })
 }
 

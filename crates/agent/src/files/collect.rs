@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use muster_bundle::chunk::{self, Encoder};
 use muster_bundle::listing::{self, Entry, Kind};
-use muster_bundle::pack::{self, Found, Packer, Source, Stamp};
+use muster_bundle::pack::{self, Found, Known, Packer, Source, Stamp};
 use muster_bundle::tree;
 use muster_link::control::{self, Received};
 use muster_link::message::{Kept, Lacks, StreamHeader};
@@ -27,7 +27,7 @@ use muster_model::task::Outputs;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::View;
+use super::{Directory, Files as View};
 use crate::bulk::Bulk;
 use crate::{disk, words};
 
@@ -82,7 +82,7 @@ async fn try_collect(view: &Arc<View>, patterns: &[String], bulk: &Bulk) -> Resu
     let (from, patterns) = (Arc::clone(view), patterns.to_vec());
     let (found, tree) = disk::work(move || {
         let found = find(&from, &matcher(&patterns)?)?;
-        let mut packer = Packer::new(Directories(Arc::clone(&from)), found.clone(), None);
+        let mut packer = Packer::new(Directories(Arc::clone(&from)), found.clone(), Known::default());
         while packer.next()?.is_some() {}
         Ok::<_, Error>((found, packer.finish()?))
     })
@@ -159,7 +159,7 @@ fn read_again(
         }
         at = end;
     }
-    let mut packer = Packer::new(Directories(view), found, None);
+    let mut packer = Packer::new(Directories(view), found, Known::default());
     while !lacks.is_empty()
         && let Some(packed) = packer.next()?
     {
@@ -206,7 +206,7 @@ fn find(view: &View, wanted: &GlobSet) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-fn gather(root: &OwnedFd, prefix: &[u8], wanted: &GlobSet) -> io::Result<Vec<Found>> {
+fn gather(root: &Directory, prefix: &[u8], wanted: &GlobSet) -> io::Result<Vec<Found>> {
     let mut gathered = Vec::new();
     // The directories the walk is in that nothing was found in yet.
     let mut waiting: Vec<Entry> = Vec::new();
@@ -282,8 +282,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "content").unwrap();
         }
-        let open = |path| OwnedFd::from(File::open(path).unwrap());
-        let view = View { work: open(work), output: open(output) };
+        let open = |path: &Path| super::super::plain(path).unwrap();
+        let view = View { work: open(&work), output: open(&output) };
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let found = find(&view, &matcher(&patterns).unwrap()).unwrap();
         // What is found makes a listing that a server and a client take.

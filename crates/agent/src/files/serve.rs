@@ -17,20 +17,20 @@ use muster_model::file::OUTPUT;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::{Shelf, View};
+use super::{Files as View, Reader};
 use crate::disk;
 
 /// What may wait for a slow reader.
 const AHEAD: usize = 4;
 
 /// Answers one stream that the server has opened.
-pub(crate) async fn serve(stream: Stream, shelf: Arc<Shelf>) -> io::Result<()> {
+pub(crate) async fn serve(stream: Stream, reader: Arc<Reader>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     match control::receive(&mut stream).await? {
         Some(Received::Message(StreamHeader::Files { task, path, want })) => {
             let (sender, receiver) = mpsc::channel(AHEAD);
             let answering =
-                disk::work(move || Ok::<_, io::Error>(answer(&shelf, &task, &path, want, &sender)));
+                disk::work(move || Ok::<_, io::Error>(answer(&reader, &task, &path, want, &sender)));
             let (sent, answered) = tokio::join!(send(stream, receiver), answering);
             sent.and(answered?)
         }
@@ -47,14 +47,14 @@ async fn send(mut stream: BufReader<Stream>, mut pieces: mpsc::Receiver<Vec<u8>>
 }
 
 fn answer(
-    shelf: &Shelf,
+    reader: &Reader,
     task: &TaskId,
     path: &str,
     want: FilesWanted,
     to: &mpsc::Sender<Vec<u8>>,
 ) -> io::Result<()> {
     let failed = |code: &str, message: String| Files::Failed { code: code.to_owned(), message };
-    let view = match shelf.open(task) {
+    let view = match reader.open(task) {
         Ok(Some(view)) => view,
         Ok(None) => return line(to, &failed("no_task", format!("nothing of {task} is here"))),
         Err(error) => {
@@ -121,7 +121,7 @@ fn list(view: &View, opened: &Opened, is_deep: bool, to: &mpsc::Sender<Vec<u8>>)
 }
 
 fn below(
-    directory: &OwnedFd,
+    directory: &impl AsFd,
     path: &[u8],
     is_deep: bool,
     tell: &dyn Fn(&Entry) -> io::Result<()>,

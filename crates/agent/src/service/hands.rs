@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use muster_link::message::Launch;
+use muster_link::message::{Keep, Launch};
 use muster_model::node::Device;
 use muster_model::task::{Outputs, TaskEnd};
 use muster_model::{JobId, NodeId, Reason, TaskId};
@@ -23,6 +23,7 @@ use crate::bulk::Bulk;
 use crate::files::collect::collect;
 use crate::prepare::{self, Means, Prepared, prepare};
 use crate::record::{self, Ended, Found, Record, TaskDir};
+use crate::shelf::{Kept, Shelf};
 use crate::start::{self, Watch};
 use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
 use crate::task::{self, Observation, Pipes};
@@ -65,12 +66,19 @@ pub(super) struct Hands {
     node: NodeId,
     means: Means,
     start: start::Means,
+    shelf: Arc<Shelf>,
 }
 
 impl Hands {
     pub(super) fn new(options: &Options, tasks_dir: PathBuf, means: Means, devices: &[Device]) -> Hands {
-        let start = start::Means { exe: options.exe.clone(), tree: options.tree, devices: devices.to_vec() };
-        Hands { tasks_dir, node: options.node.clone(), means, start }
+        let start = start::Means {
+            exe: options.exe.clone(),
+            tree: options.tree,
+            devices: devices.to_vec(),
+            cache: Arc::clone(&means.cache),
+        };
+        let shelf = Arc::new(Shelf::new(tasks_dir.clone(), Arc::clone(&means.cache)));
+        Hands { tasks_dir, node: options.node.clone(), means, start, shelf }
     }
 
     pub(super) fn tasks_dir(&self) -> &Path {
@@ -103,6 +111,7 @@ impl Hands {
             cancel: task.cancel.clone(),
         };
         let (means, start, node_lost) = (self.means.clone(), self.start.clone(), self.node_lost());
+        let shelf = Arc::clone(&self.shelf);
         async move {
             let task = work.id.clone();
             let report = match step {
@@ -112,8 +121,8 @@ impl Hands {
                 Step::Stop { grace_ms } => work.on_disk(move |work| work.stop(grace_ms)).await,
                 Step::Look => work.on_disk(move |work| work.look(node_lost)).await,
                 Step::Collect(ended) => work.collect(*ended, means).await,
-                Step::Forget => work.on_disk(Work::forget).await,
-                Step::Remove => work.on_disk(Work::remove).await,
+                Step::Forget { continues } => work.on_disk(move |work| work.forget(continues, &shelf)).await,
+                Step::Remove => work.on_disk(move |work| work.remove(&shelf)).await,
             };
             Event::Done { task, report: Box::new(report) }
         }
@@ -125,13 +134,33 @@ impl Hands {
         job: JobId,
         known: BTreeSet<TaskId>,
     ) -> impl Future<Output = Event> + use<> {
-        let tasks_dir = self.tasks_dir.clone();
+        let shelf = Arc::clone(&self.shelf);
         async move {
             let name = job.to_string();
-            if let Err(error) = disk::work(move || record::remove_job(&tasks_dir, &job, &known)).await {
+            if let Err(error) = disk::work(move || shelf.discard_job(&job, &known)).await {
                 tracing::warn!(job = name, error = %error, "a job's files could not all be removed");
             }
-            Event::Nothing
+            Event::Discarded
+        }
+    }
+}
+
+impl Hands {
+    /// Remove what goes beyond the bounds. `asked` is whether someone waits to hear of it.
+    pub(super) fn collect(
+        &self,
+        keep: Keep,
+        needed: BTreeSet<TaskId>,
+        asked: bool,
+    ) -> impl Future<Output = Event> + use<> {
+        let shelf = Arc::clone(&self.shelf);
+        async move {
+            let collected = disk::work(move || shelf.collect(&keep, &needed, Timestamp::now())).await;
+            let bytes = collected.unwrap_or_else(|error: io::Error| {
+                tracing::warn!(error = %error, "what is old could not all be removed");
+                0
+            });
+            Event::Collected { bytes, asked }
         }
     }
 }
@@ -176,7 +205,7 @@ impl Work {
             Ok(Prepared::Ready) => Outcome::Prepared,
             Ok(Prepared::Over(ended)) => Outcome::Ended(Box::new(ended)),
             Err(prepare::Error::Abandoned) => Outcome::Abandoned,
-            Err(error) => Outcome::Impossible { failure: Reason::PrepareFailed { message: words(&error) } },
+            Err(error) => self.impossible(error.is_full(), &error),
         };
         self.report(outcome)
     }
@@ -184,8 +213,8 @@ impl Work {
     /// Send home what it leaves behind, unless its job is removed meanwhile.
     async fn collect(self, ended: Ended, means: Means) -> Report {
         let (id, patterns) = (self.id.clone(), self.record.prepare.outputs.clone());
-        let shelf = Arc::clone(&means.shelf);
-        let opened = disk::work(move || shelf.open(&id)).await;
+        let reader = Arc::clone(&means.reader);
+        let opened = disk::work(move || reader.open(&id)).await;
         let outputs = match opened {
             Ok(Some(view)) => tokio::select! {
                 outputs = collect(view, patterns, means.bulk) => outputs,
@@ -203,11 +232,20 @@ impl Work {
         .await
     }
 
+    /// It cannot be prepared or launched, in words.
+    fn impossible(&self, is_full: bool, error: &dyn std::error::Error) -> Outcome {
+        let dir = self.dir.path().parent().unwrap_or(self.dir.path());
+        let message = if is_full { disk::full(dir) } else { words(error) };
+        Outcome::Impossible { failure: Reason::PrepareFailed { message } }
+    }
+
     /// Write down that it ended without running, or that a machine that went down took it along.
     fn end(&mut self, failure: Reason) -> Result<Done, Error> {
-        disk::make_dir(self.dir.path())?;
-        if self.dir.read()? == Found::Nothing {
-            self.dir.write(&self.record)?;
+        let written = self.write_record();
+        // Nothing of it ran, so nothing is lost with a record for which there is no room, and its end can be told.
+        match written {
+            Err(error) if !disk::is_full(&error) || self.dir.was_launched() => return Err(error.into()),
+            _ => {}
         }
         let started = read::<Started>(self.dir.path(), STARTED).unwrap_or_default();
         let log_bytes = self.dir.log().whole_end().map_err(io::Error::other)?;
@@ -215,9 +253,21 @@ impl Work {
         self.ended(end, Timestamp::now(), started.map(|started| started.started_at))
     }
 
+    fn write_record(&self) -> io::Result<()> {
+        disk::make_dir(self.dir.path())?;
+        if self.dir.read()? == Found::Nothing {
+            self.dir.write(&self.record)?;
+        }
+        Ok(())
+    }
+
     fn ended(&self, end: TaskEnd, at: Timestamp, started_at: Option<Timestamp>) -> Result<Done, Error> {
         let ended = Ended { end, at, started_at, outputs: None };
-        self.dir.write_ended(&ended)?;
+        match self.dir.write_ended(&ended) {
+            // What its supervisor wrote down says the same to the next agent, and without one it never ran.
+            Err(error) if !disk::is_full(&error) => return Err(error.into()),
+            _ => {}
+        }
         Ok(Outcome::Ended(Box::new(ended)).into())
     }
 
@@ -227,9 +277,7 @@ impl Work {
                 self.pipes = pipes;
                 Ok(Done { outcome: Outcome::Launched, supervisor })
             }
-            Err(error) => {
-                Ok(Outcome::Impossible { failure: Reason::PrepareFailed { message: words(&error) } }.into())
-            }
+            Err(error) => Ok(self.impossible(error.is_full(), &error).into()),
         }
     }
 
@@ -246,7 +294,7 @@ impl Work {
                 Observation::NotStarted => return Ok(Outcome::NotStarted.into()),
                 Observation::Ended(exit) => return self.exited(&exit, None),
                 Observation::SupervisorLost(_) => {
-                    let exit = task::bury(&path, self.pipes.take())?;
+                    let exit = task::bury(&path, self.pipes.as_ref())?;
                     return self.exited(&exit, None);
                 }
                 Observation::Rebooted => {
@@ -299,9 +347,17 @@ impl Work {
         self.ended(end, exit.ended_at, started_at)
     }
 
-    fn forget(&mut self) -> Result<Done, Error> {
+    fn forget(&mut self, continues: bool, shelf: &Shelf) -> Result<Done, Error> {
         self.release_tree();
+        let files = record::Files { bytes: self.dir.usage(), continues };
+        // One that finds no room is measured again by the next agent.
+        match self.dir.write_files(files) {
+            Err(error) if !disk::is_full(&error) => return Err(error.into()),
+            _ => {}
+        }
+        let ended_at = self.dir.contents()?.ended.map_or_else(Timestamp::now, |ended| ended.at);
         self.dir.forget()?;
+        shelf.put(&self.id, Kept { ended_at, bytes: files.bytes, continues });
         Ok(Outcome::Forgotten.into())
     }
 
@@ -313,9 +369,9 @@ impl Work {
         }
     }
 
-    fn remove(&mut self) -> Result<Done, Error> {
+    fn remove(&mut self, shelf: &Shelf) -> Result<Done, Error> {
         self.release_tree();
-        self.dir.remove()?;
+        shelf.discard(&self.id)?;
         Ok(Outcome::Removed.into())
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use muster_link::dial::Server;
+use muster_link::message::ToServer;
 use muster_model::TaskId;
 use rustix::fs::inotify::WatchFlags;
 
@@ -123,6 +124,29 @@ impl Service {
         self.logs.remove(id);
         if let Some(task) = self.tasks.get(id) {
             task.log.ended(log_bytes.unwrap_or(0));
+        }
+    }
+
+    /// Remove what is old. One pass at a time; whoever asks during one gets the next.
+    pub(super) fn collect(&mut self, asked: bool) {
+        if self.collecting {
+            self.collect_again = Some(asked || self.collect_again == Some(true));
+            return;
+        }
+        self.collecting = true;
+        let live = self.tasks.iter().filter(|task| task.life.is_live());
+        let needed = live.filter_map(|task| task.record.prepare.previous.clone()).collect();
+        let pass = self.hands.collect(self.keep.clone(), needed, asked);
+        self.work.spawn(pass);
+    }
+
+    pub(super) fn on_collected(&mut self, bytes: u64, asked: bool) {
+        self.collecting = false;
+        if asked {
+            self.answers.push_back(ToServer::Collected { bytes });
+        }
+        if let Some(asked) = self.collect_again.take() {
+            self.collect(asked);
         }
     }
 

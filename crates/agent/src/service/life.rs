@@ -42,8 +42,8 @@ pub(super) enum Step {
     Look,
     /// Send home what it leaves behind.
     Collect(Box<Ended>),
-    /// Drop all but its files.
-    Forget,
+    /// Drop all but its files, which another attempt may want if its job continues.
+    Forget { continues: bool },
     /// Drop all.
     Remove,
 }
@@ -92,7 +92,8 @@ pub(super) struct Life {
     told_ms: Option<u64>,
     /// Something may have happened since the last look.
     has_changed: bool,
-    forget: bool,
+    /// Whether it is to be forgotten, and then whether its job continues.
+    forget: Option<bool>,
     remove: bool,
     /// It is to leave files behind.
     has_outputs: bool,
@@ -131,7 +132,7 @@ impl Life {
             stop_ms: None,
             told_ms: None,
             has_changed: false,
-            forget: false,
+            forget: None,
             remove: false,
             has_outputs: false,
             said: Said::Nothing,
@@ -142,10 +143,6 @@ impl Life {
     #[must_use]
     pub(super) fn with_outputs(self, has_outputs: bool) -> Life {
         Life { has_outputs, ..self }
-    }
-
-    pub(super) fn phase(&self) -> &Phase {
-        &self.phase
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -191,9 +188,9 @@ impl Life {
         self.stop_ms = Some(self.stop_ms.map_or(grace_ms, |asked| asked.min(grace_ms)));
     }
 
-    pub(super) fn on_forget(&mut self) {
+    pub(super) fn on_forget(&mut self, continues: bool) {
         // Only what has ended can be forgotten; a live one is none of a confused server's to lose.
-        self.forget = !self.is_live();
+        self.forget = (!self.is_live()).then_some(continues);
     }
 
     pub(super) fn on_remove(&mut self) {
@@ -223,7 +220,7 @@ impl Life {
             Phase::Ended(ended) if self.has_outputs && ended.outputs.is_none() => {
                 Some(Step::Collect(ended.clone()))
             }
-            Phase::Ended(_) => self.forget.then_some(Step::Forget),
+            Phase::Ended(_) => self.forget.map(|continues| Step::Forget { continues }),
         };
         self.is_busy = step.is_some();
         step
@@ -269,7 +266,7 @@ impl Life {
                 self.phase = Phase::Ended(ended);
                 self.launch = None;
             }
-            Outcome::Forgotten => self.forget = false,
+            Outcome::Forgotten => self.forget = None,
             Outcome::Removed => self.remove = false,
             // A look that failed has still to be made.
             Outcome::Failed => self.has_changed = true,

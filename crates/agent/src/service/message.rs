@@ -24,7 +24,10 @@ impl Service {
                 let _ = hello.send(Box::new(self.hello()));
                 self.outbound = Some(outbound);
             }
-            control::Event::Welcomed { keep } => tracing::debug!(?keep, "what may be kept here"),
+            control::Event::Welcomed { keep } => {
+                self.keep = keep;
+                self.collect(false);
+            }
             control::Event::Message(message) => return self.on_message(*message),
             control::Event::Unknown { kind } => self.answers.push_back(ToServer::Unsupported { what: kind }),
             control::Event::Lost => {
@@ -55,14 +58,14 @@ impl Service {
             ToAgent::Prepare(prepare) => self.on_prepare(*prepare),
             ToAgent::Launch(launch) => self.on_launch(launch),
             ToAgent::Stop { task, grace_ms } => self.on_stop(&task, grace_ms),
-            ToAgent::Forget { task, .. } => self.on_forget(&task),
+            ToAgent::Forget { task, continues } => self.on_forget(&task, continues),
             ToAgent::Remove { job } => self.on_remove(&job),
             ToAgent::Upgrade { path } => return on_upgrade(path.into()),
             ToAgent::Shutdown => return self.on_shutdown(),
             ToAgent::Unsupported { what } => {
                 tracing::warn!(what, "the server does not know what this agent said")
             }
-            ToAgent::Collect => self.answers.push_back(ToServer::Collected { bytes: 0 }),
+            ToAgent::Collect => self.collect(true),
             ToAgent::Welcome { .. } | ToAgent::Ping => {}
         }
         None
@@ -115,13 +118,13 @@ impl Service {
         self.answers.push_back(ToServer::Ended { task, end, at: Timestamp::now() });
     }
 
-    fn on_forget(&mut self, id: &TaskId) {
+    fn on_forget(&mut self, id: &TaskId, continues: bool) {
         let Some(task) = self.tasks.change(id) else { return };
         if task.life.is_live() {
             tracing::warn!(task = %id, "a task that has not ended cannot be forgotten");
             return;
         }
-        task.life.on_forget();
+        task.life.on_forget(continues);
         self.advance(id);
     }
 

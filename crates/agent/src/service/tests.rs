@@ -49,7 +49,7 @@ fn good(step: &Step) -> Outcome {
             let outputs = Some(Outputs::Failed { message: "none match".into() });
             Outcome::Ended(Box::new(Ended { outputs, ..*ended.clone() }))
         }
-        Step::Forget => Outcome::Forgotten,
+        Step::Forget { .. } => Outcome::Forgotten,
         Step::Remove => Outcome::Removed,
     }
 }
@@ -93,8 +93,8 @@ fn a_task_is_prepared_then_launched_then_watched() {
     assert_eq!(life.next(), Some(Step::Look));
     life.on_done(Outcome::Ended(ended(None, true)));
     assert!(matches!(messages(&mut life)[..], [ToServer::Ended { .. }]));
-    life.on_forget();
-    assert_eq!(settle(&mut life), [Step::Forget]);
+    life.on_forget(false);
+    assert_eq!(settle(&mut life), [Step::Forget { continues: false }]);
 }
 
 #[test]
@@ -200,9 +200,9 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 #[test]
 fn outputs_are_collected_once_after_the_end_and_before_anything_is_forgotten() {
     let mut life = Life::resume(Phase::Ended(ended(None, true))).with_outputs(true);
-    life.on_forget();
+    life.on_forget(false);
     let steps = settle(&mut life);
-    assert!(matches!(steps.as_slice(), [Step::Collect(_), Step::Forget]), "{steps:?}");
+    assert!(matches!(steps.as_slice(), [Step::Collect(_), Step::Forget { .. }]), "{steps:?}");
     let mut said = Vec::new();
     while let Some(message) = life.message(&task(), None) {
         said.push(message);
@@ -243,7 +243,7 @@ proptest! {
             match input {
                 Input::Launch => life.on_launch(launch()),
                 Input::Stop(grace_ms) => life.on_stop(grace_ms),
-                Input::Forget => life.on_forget(),
+                Input::Forget => life.on_forget(false),
                 Input::Remove => life.on_remove(),
                 Input::Change => life.on_change(),
                 Input::Done(choice) => {
@@ -261,7 +261,8 @@ proptest! {
                 prop_assert!(doing.is_none());
                 let is_start = matches!(step, Step::Launch(_) | Step::Prepare | Step::End { .. });
                 prop_assert!(!(launched && is_start));
-                prop_assert!(life.is_live() || matches!(step, Step::Collect(_) | Step::Forget | Step::Remove));
+                let is_last = matches!(step, Step::Collect(_) | Step::Forget { .. } | Step::Remove);
+                prop_assert!(life.is_live() || is_last);
                 prop_assert!(!(life.is_unwanted() && matches!(step, Step::Launch(_) | Step::Prepare)));
                 doing = Some(step);
             }

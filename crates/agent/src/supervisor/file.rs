@@ -24,6 +24,7 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::overlay::Overlay;
 use crate::tree::{Process, Tree};
 
 pub const CONTROL: &str = "control";
@@ -46,6 +47,9 @@ pub struct Launch {
     /// Run one after the other. What a setup step leaves running lives on until the task ends.
     pub steps: Vec<Step>,
     pub cwd: PathBuf,
+    /// What is to be seen there; none if it is a directory like others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<Overlay>,
     /// The complete environment: nothing is inherited.
     pub env: BTreeMap<String, String>,
     /// How long the whole task may take.

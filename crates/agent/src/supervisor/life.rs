@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use super::capture::Capture;
-use super::complain;
 use super::control::Control;
 use super::file::{
     Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
 };
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
+use super::{RETRY, complain};
 use crate::tree::{Kill, Process, Root, boot_id};
 
 /// How long a tree is killed that grows again faster than it is found.
@@ -37,6 +37,8 @@ pub(super) struct Life {
     stopped: bool,
     survivors: Vec<i32>,
     running: Option<Running>,
+    /// When to write again that it has started, which a full disk did not take.
+    started_again_at: Option<Instant>,
     /// Whether this process may have children, the task's orphans included.
     has_children: bool,
 }
@@ -82,6 +84,7 @@ impl Life {
             stopped: false,
             survivors: Vec::new(),
             running: None,
+            started_again_at: None,
             has_children: false,
         })
     }
@@ -183,6 +186,7 @@ impl Life {
     /// Wait for the next event and deal with it.
     fn turn(&mut self, until: Option<Instant>) -> io::Result<()> {
         let report = self.running.as_ref().and_then(|running| running.report.as_ref());
+        let until = until.into_iter().chain(self.started_again_at).min();
         let turn = self.watch.turn(until, report)?;
         if turn.reported {
             self.on_report();
@@ -232,6 +236,9 @@ impl Life {
 
     fn on_time(&mut self) {
         let now = Instant::now();
+        if self.started_again_at.is_some_and(|at| at <= now) {
+            self.keep_started();
+        }
         if self.stop.is_none() && self.timeout_at.is_some_and(|at| at <= now) {
             self.begin_stop(Duration::from_millis(self.launch.grace_ms), true);
         }
@@ -271,8 +278,18 @@ impl Life {
             self.started.started_at = Timestamp::now();
         }
         self.started.step = running.step;
-        if let Err(error) = write(&self.dir, STARTED, &self.started) {
-            complain("cannot write that the task has started", &error);
+        self.keep_started();
+    }
+
+    fn keep_started(&mut self) {
+        match write(&self.dir, STARTED, &self.started) {
+            Ok(()) => self.started_again_at = None,
+            Err(error) => {
+                if self.started_again_at.is_none() {
+                    complain("cannot write that the task has started", &error);
+                }
+                self.started_again_at = Some(Instant::now() + RETRY);
+            }
         }
     }
 

@@ -17,8 +17,9 @@ use crate::tree::Root;
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Kill what is left of a task without a supervisor, save its output and write down its end. Returns the end that was
-/// written before, if there is one. Killing may take seconds if processes hang.
-pub fn bury(dir: &Path, pipes: Option<Pipes>) -> Result<Exit, Error> {
+/// written before, if there is one. Killing may take seconds if processes hang. After an error, a full disk for one, it
+/// may be tried again with the same pipes.
+pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
     // Held to the end, so that two burials cannot meet.
     let _lock = lock_alone(dir)?;
     let root = match observe_after_lock(dir, true)? {
@@ -32,7 +33,7 @@ pub fn bury(dir: &Path, pipes: Option<Pipes>) -> Result<Exit, Error> {
         (Some(launch), Some(root)) => end_tree(launch, root),
         _ => Vec::new(),
     };
-    let log_bytes = save_output(dir, pipes.as_ref()).map_err(Error::io("save the output", dir))?;
+    let log_bytes = save_output(dir, pipes).map_err(Error::io("save the output", dir))?;
     let exit = Exit {
         format: FORMAT,
         outcome: Outcome::SupervisorLost,

@@ -148,7 +148,7 @@ async fn saying_everything_twice_changes_nothing() {
     node.server.wait("the end again", repeated).await;
     assert_eq!(fs::read(node.task_dir(&task(0)).join("output/runs")).unwrap(), b"once\n");
     for _ in 0..2 {
-        node.server.send(ToAgent::Forget { task: task(0) }).await;
+        node.server.send(ToAgent::Forget { task: task(0), continues: false }).await;
         node.server.send(ToAgent::Remove { job: task(0).attempt.job }).await;
     }
     eventually("it is removed", || !node.task_dir(&task(0)).exists()).await;
@@ -159,7 +159,7 @@ async fn a_forgotten_task_keeps_its_files_and_nothing_else() {
     let mut node = Node::new().await;
     node.run(&task(0), "echo log; echo work > file; echo output > $MUSTER_OUTPUT_DIR/file").await;
     node.server.output(&task(0)).await;
-    node.server.send(ToAgent::Forget { task: task(0) }).await;
+    node.server.send(ToAgent::Forget { task: task(0), continues: false }).await;
     let dir = node.task_dir(&task(0));
     let left = || -> HashSet<String> {
         fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -198,7 +198,7 @@ async fn removing_a_job_ends_what_runs_of_it_and_of_no_other() {
 async fn a_live_task_is_not_forgotten() {
     let node = Node::new().await;
     node.run(&task(0), "exec sleep 60").await;
-    node.server.send(ToAgent::Forget { task: task(0) }).await;
+    node.server.send(ToAgent::Forget { task: task(0), continues: false }).await;
     node.server.send(prepare(&task(0))).await;
     let again = |state: &crate::server::State| (state.tasks[&task(0)].times[1] == 2).then_some(());
     node.server.wait("started again", again).await;

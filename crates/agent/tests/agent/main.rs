@@ -8,4 +8,5 @@ mod life;
 mod link;
 mod logs;
 mod node;
+mod retention;
 mod server;

@@ -56,6 +56,7 @@ impl Plan {
         let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
         let env = BTreeMap::from([("PATH".to_owned(), path), ("MUSTER_TASK_ID".to_owned(), id.clone())]);
         let launch = Launch {
+            overlay: None,
             format: FORMAT,
             task: id.clone(),
             steps: vec![step(StepKind::Command, argv)],
@@ -205,7 +206,7 @@ impl Drop for Task {
         if let Ok(None) = self.child.try_wait() {
             self.kill_supervisor();
         }
-        match task::bury(&self.dir, self.pipes.take()) {
+        match task::bury(&self.dir, self.pipes.take().as_ref()) {
             // Unless the test has spoilt the directory on purpose, it must work.
             Err(error)
                 if !std::thread::panicking()

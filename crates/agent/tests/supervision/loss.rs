@@ -54,7 +54,7 @@ fn a_killed_supervisor_loses_no_byte_and_leaves_no_process() {
         let observation = task::observe(&task.dir).unwrap();
         assert!(matches!(observation, Observation::SupervisorLost(Some(_))), "{observation:?}");
         let pipes = task.pipes.take();
-        let exit = task::bury(&task.dir, pipes).unwrap();
+        let exit = task::bury(&task.dir, pipes.as_ref()).unwrap();
         assert_eq!(exit.outcome, Outcome::SupervisorLost);
         assert_eq!(exit.log_bytes, task.log().end().unwrap());
         assert!(exit.survivors.is_empty() && !exit.stopped);
@@ -77,7 +77,7 @@ fn a_new_agent_finds_the_task_and_can_save_it_too() {
     assert!(task.pipes.is_some());
     wait_for("some output", || (counted(&task) > 50_000).then_some(()));
     task.kill_supervisor();
-    task::bury(&task.dir, task.pipes.take()).unwrap();
+    task::bury(&task.dir, task.pipes.take().as_ref()).unwrap();
     assert_complete(&task);
     task.assert_gone();
 }
@@ -109,7 +109,7 @@ fn output_is_saved_through_the_task_if_agent_and_supervisor_die_together() {
     let adopted = task::adopt(&task.dir).unwrap();
     assert!(matches!(adopted.observation, Observation::SupervisorLost(Some(_))), "{:?}", adopted.observation);
     assert!(adopted.pipes.is_some());
-    task::bury(&task.dir, adopted.pipes).unwrap();
+    task::bury(&task.dir, adopted.pipes.as_ref()).unwrap();
     assert_eq!(task.stdout(), "kept\n");
     task.assert_gone();
 }
@@ -124,7 +124,7 @@ fn runaways_of_a_task_without_supervisor_are_found() {
         task.wait_started();
         assert!(task.processes().len() >= 2);
         task.kill_supervisor();
-        let exit = task::bury(&task.dir, task.pipes.take()).unwrap();
+        let exit = task::bury(&task.dir, task.pipes.take().as_ref()).unwrap();
         assert!(exit.survivors.is_empty());
         task.assert_gone();
     }
@@ -136,7 +136,7 @@ fn a_stop_is_remembered_by_whoever_buries() {
     task.wait_file("ready");
     task::stop(&task.dir, Duration::from_secs(1000)).unwrap();
     task.kill_supervisor();
-    assert!(task::bury(&task.dir, task.pipes.take()).unwrap().stopped);
+    assert!(task::bury(&task.dir, task.pipes.take().as_ref()).unwrap().stopped);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use muster_model::bundle::Chunk;
 
-use super::{Found, Known};
+use super::{Found, Known, KnownFile};
 use crate::listing::compare;
 
 /// A file's part of the stream. Empty files have none.
@@ -38,13 +38,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(found: &[Found], known: Option<&Known>) -> Self {
-        let known = known.filter(|known| {
-            let sizes = known.files.iter().map(|file| u128::from(file.stamp.size)).sum::<u128>();
-            sizes == known.content.iter().map(|chunk| u128::from(chunk.bytes)).sum::<u128>()
-        });
-        let mut pieces = pieces(found, known);
-        let Some(known) = known else { return Self { pieces, chunks: Vec::new(), starts: Vec::new() } };
+    pub fn new(found: &[Found], known: Known<'_>) -> Self {
+        let sizes = known.files.iter().map(|file| u128::from(file.stamp.size)).sum::<u128>();
+        let chunks = known.content.iter().map(|chunk| u128::from(chunk.bytes)).sum::<u128>();
+        let known = if sizes == chunks { known } else { Known::default() };
+        let mut pieces = pieces(found, known.files);
         let mut total = 0;
         let starts = known.content.iter().map(|chunk| {
             total += chunk.bytes;
@@ -52,7 +50,7 @@ impl Plan {
         });
         let starts = starts.collect();
         join_runs(&mut pieces, total);
-        Self { pieces, chunks: known.content.clone(), starts }
+        Self { pieces, chunks: known.content.to_vec(), starts }
     }
 
     /// The old chunk that begins at this point and is certain to be cut here again.
@@ -80,8 +78,8 @@ impl Plan {
 }
 
 /// The pieces of the new stream, each with its place in the old one. Both lists are in the same order.
-fn pieces(found: &[Found], known: Option<&Known>) -> Vec<Piece> {
-    let mut known = known.map_or(&[][..], |known| &known.files).iter();
+fn pieces(found: &[Found], known: &[KnownFile]) -> Vec<Piece> {
+    let mut known = known.iter();
     let mut candidate = known.next();
     let mut offset = 0;
     let mut pieces = Vec::new();

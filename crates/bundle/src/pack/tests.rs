@@ -89,7 +89,9 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Packs it all, and makes sure that the chunks give the content.
-fn pack(tree: &Memory, known: Option<&Known>) -> (Tree, u64, HashMap<ChunkId, Vec<u8>>) {
+fn pack(tree: &Memory, known: Option<&Index>) -> (Tree, u64, HashMap<ChunkId, Vec<u8>>) {
+    let known =
+        known.map_or_else(Known::default, |index| Known { files: &index.files, content: &index.content });
     let mut packer = Packer::new(tree, tree.found(), known);
     let mut chunks = HashMap::new();
     while let Some(packed) = packer.next().unwrap() {
@@ -101,13 +103,18 @@ fn pack(tree: &Memory, known: Option<&Known>) -> (Tree, u64, HashMap<ChunkId, Ve
     (packer.finish().unwrap(), read, chunks)
 }
 
-fn known(tree: &Tree) -> Known {
+struct Index {
+    files: Vec<KnownFile>,
+    content: Vec<Chunk>,
+}
+
+fn known(tree: &Tree) -> Index {
     let files = tree.found.iter().filter(|found| found.entry.size() > 0).map(|found| KnownFile {
         path: found.entry.path.clone(),
         stamp: found.stamp,
         is_settled: found.is_settled,
     });
-    Known { files: files.collect(), content: tree.manifest.content.clone() }
+    Index { files: files.collect(), content: tree.manifest.content.clone() }
 }
 
 #[derive(Debug, Clone)]
@@ -293,7 +300,7 @@ fn pack_restless(writes: u32, size: usize, grows: bool) -> (Result<Tree, Error>,
     tree.write("then", noise(300_000, 3));
     let found = tree.found();
     let source = Restless { tree: RefCell::new(tree), writes: Cell::new(writes), grows };
-    let mut packer = Packer::new(&source, found, None);
+    let mut packer = Packer::new(&source, found, Known::default());
     let result = loop {
         match packer.next() {
             Ok(Some(_)) => {}

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
-use muster_api::client::Client;
+use muster_api::client::{self, Client};
 use muster_api::model::spec::{JobSpec, Target};
 use muster_api::view::{CreateJob, JobDetail};
 
@@ -141,13 +141,15 @@ pub(super) async fn submit(
             other => break other.map_err(|refusal| refusal.error)?,
         }
     };
-    if let Some(code) = &mut code {
-        code.remember();
-    }
-    match interrupts {
+    let remembering = code.map(snapshot::Code::remember);
+    let done = match interrupts {
         None => detached(&job, how.json),
         Some(interrupts) => attached::watch(session, &job, interrupts, how.json).await,
+    };
+    if let Some(remembering) = remembering {
+        remembering.await;
     }
+    done
 }
 
 /// Why a job was not made.
@@ -162,12 +164,19 @@ async fn create_job(flags: &Flags, session: &Session, create: &CreateJob) -> Res
     let is_code_missing = Cell::new(false);
     let submit = async |client: &Client| {
         client.create_job(create, &key).await.map_err(|error| {
-            is_code_missing.set(error.code() == Some(muster_api::Code::BundleIncomplete));
+            is_code_missing.set(is_about_code(&error));
             flags.in_users_words(error)
         })
     };
     let made = session.call(submit).await;
     made.map_err(|error| Refusal { error, is_code_missing: is_code_missing.get() })
+}
+
+/// Whether a job was refused because the server lacks its bundle or its diff.
+fn is_about_code(error: &client::Error) -> bool {
+    let client::Error::Problem(problem) = error else { return false };
+    problem.code == muster_api::Code::BundleIncomplete
+        || problem.errors.iter().any(|error| error.field == "source.diff")
 }
 
 /// The environment of this shell, for engines that pass it on. What is not text cannot be sent.

@@ -48,8 +48,8 @@ pub(super) struct Server {
 
 impl Index {
     /// What a packer can use of it.
-    pub fn known(&self) -> Known {
-        Known { files: self.files.clone(), content: self.manifest.content.clone() }
+    pub fn known(&self) -> Known<'_> {
+        Known { files: &self.files, content: &self.manifest.content }
     }
 
     pub fn server(&self, endpoint: &str) -> Option<&Server> {

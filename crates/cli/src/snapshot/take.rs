@@ -22,6 +22,8 @@ pub(super) struct Order {
     leave_out: Vec<PathBuf>,
     shelf: Option<Shelf>,
     trust: Trust,
+    /// It is not the first look at this tree; what there was to say of it was said.
+    is_repeated: bool,
 }
 
 /// What the reading thread tells.
@@ -64,7 +66,13 @@ pub(super) struct Taken {
 
 impl Order {
     pub fn new(root: &Path, leave_out: Vec<PathBuf>, shelf: Option<Shelf>, trust: Trust) -> Self {
-        Self { root: root.to_owned(), leave_out, shelf, trust }
+        Self { root: root.to_owned(), leave_out, shelf, trust, is_repeated: false }
+    }
+
+    /// The same, once more.
+    #[must_use]
+    pub fn repeated(self, is_repeated: bool) -> Self {
+        Self { is_repeated, ..self }
     }
 
     fn remembered(&self) -> Option<Index> {
@@ -77,14 +85,14 @@ pub(super) fn take(order: &Order, out: &mpsc::Sender<Message>) -> Result<Taken, 
     let index = order.remembered().unwrap_or_default();
     let Tree { found, skipped } = walk::walk(&order.root, &order.leave_out, index.files.len())?;
     let changed = changed(&found, &index);
-    if changed.files {
+    if changed.files && !order.is_repeated {
         remark::on_size(&found);
     }
     let send = |message| out.blocking_send(message).map_err(|_| Error::Abandoned);
     send(Message::Begin(changed.bytes))?;
     let folder =
         Folder::open(&order.root).map_err(|source| Error::Read { path: order.root.clone(), source })?;
-    let mut packer = Packer::new(folder, found, Some(&index.known()));
+    let mut packer = Packer::new(folder, found, index.known());
     let mut batches = Batches {
         seen: index.manifest.chunks().map(|chunk| chunk.id.clone()).collect(),
         ..Batches::default()

@@ -290,10 +290,11 @@ fn many_threads_find_what_one_finds() {
             scene.file(&format!("d{folder}/x-{file}/f"), "x");
         }
     }
-    scene.file(".gitignore", "d7/\nx-3\n");
+    scene.file(".gitignore", "d7/\nx-3\n").file("d1-", "").file("d1.x", "").file("d10/\u{1}", "");
     let [one, many] = [0, usize::MAX].map(|expected| walk::walk(&scene.root(), &[], expected).unwrap().found);
-    assert_eq!(one.len(), 1 + 19 * (1 + 2 * 19));
+    assert_eq!(one.len(), 4 + 19 * (1 + 2 * 19));
     assert_eq!(one, many);
+    assert!(one.is_sorted_by(|a, b| listing::compare(&a.entry.path, &b.entry.path).is_lt()));
 }
 
 #[test]

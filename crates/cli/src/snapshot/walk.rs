@@ -41,9 +41,21 @@ impl Tree {
 pub(super) fn walk(root: &Path, leave_out: &[PathBuf], expected: usize) -> Result<Tree, Error> {
     let walker = walker(root, leave_out);
     let mut tree = if expected < MANY { one_by_one(root, &walker)? } else { at_once(root, walker)? };
-    tree.found.sort_unstable_by(|a, b| listing::compare(&a.entry.path, &b.entry.path));
+    sort(&mut tree.found);
     tree.skipped.sort_unstable();
     Ok(tree)
+}
+
+/// Sorts as a listing is. No name has a zero byte, so with one for each slash the order is that of the bytes, which is
+/// compared several times as fast.
+fn sort(found: &mut [Found]) {
+    let replace = |found: &mut [Found], from: u8, to: u8| {
+        let paths = found.iter_mut().flat_map(|found| &mut found.entry.path);
+        paths.filter(|byte| **byte == from).for_each(|byte| *byte = to);
+    };
+    replace(found, b'/', 0);
+    found.sort_unstable_by(|a, b| a.entry.path.cmp(&b.entry.path));
+    replace(found, 0, b'/');
 }
 
 fn one_by_one(root: &Path, walker: &WalkBuilder) -> Result<Tree, Error> {

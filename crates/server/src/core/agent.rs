@@ -270,7 +270,9 @@ impl Core {
         if self.parts.logs.is_complete(task, ended.log_bytes)
             && let Some(ended) = self.ended.remove(task)
         {
-            let continues = self.jobs.contains_key(&task.attempt.job);
+            let live = self.jobs.get(&task.attempt.job);
+            // One that just ended is still in memory.
+            let continues = live.is_some_and(|live| !live.job.state.is_terminal());
             messages.push((ended.node, ToAgent::Forget { task: task.clone(), continues }));
         }
     }

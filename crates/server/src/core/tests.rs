@@ -7,7 +7,7 @@ use muster_link::message::{Hello, PROTOCOL, ReportPhase, TaskReport, ToAgent, To
 use muster_model::job::State;
 use muster_model::node::Capacity;
 use muster_model::spec::JobSpec;
-use muster_model::task::{Address, TaskEnd};
+use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_store::Store;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -121,6 +121,11 @@ fn all(messages: &mut mpsc::Receiver<ToAgent>) -> Vec<ToAgent> {
     std::iter::from_fn(|| messages.try_recv().ok()).collect()
 }
 
+/// Whether a node may forget a task of a job that is over.
+fn forgets(messages: &[ToAgent], task: &TaskId) -> bool {
+    messages.contains(&ToAgent::Forget { task: task.clone(), continues: false })
+}
+
 #[test]
 fn a_gang_is_launched_when_its_last_member_is_ready() {
     let mut fixture = Fixture::new();
@@ -171,12 +176,9 @@ fn what_ended_while_the_server_was_away_is_counted_once() {
     let report = TaskReport { task: task(&job, 1, 0), phase };
     let mut messages = fixture.connect("a", vec![report.clone()]);
     assert_eq!(fixture.state(&job), State::Succeeded);
-    assert!(all(&mut messages).contains(&ToAgent::Forget { task: report.task.clone(), continues: false }));
+    assert!(forgets(&all(&mut messages), &report.task));
     let mut messages = fixture.connect("a", vec![report.clone()]);
-    assert!(
-        all(&mut messages).contains(&ToAgent::Forget { task: report.task, continues: false }),
-        "a lost answer is given again"
-    );
+    assert!(forgets(&all(&mut messages), &report.task), "a lost answer is given again");
     assert_eq!(fixture.state(&job), State::Succeeded);
 }
 
@@ -268,4 +270,121 @@ fn tasks_of_a_node_that_stays_away_are_given_up() {
     fixture.core.on_timers(&mut batch, later);
     fixture.core.commit(batch, later);
     assert_eq!(fixture.state(&job), State::Failed);
+}
+
+fn collected(task: TaskId) -> ToServer {
+    let bundle = muster_model::BundleId::from_digest(&"a".repeat(64)).unwrap();
+    ToServer::Outputs { task, outputs: Outputs::Collected { bundle, files: 1, bytes: 3 } }
+}
+
+/// A job that was asked for outputs and ran to its end, as far as its node is concerned.
+fn run_with_outputs(fixture: &mut Fixture) -> TaskId {
+    let job = fixture.submit(json!({ "command": ["true"], "outputs": ["*.pt"] }));
+    let task = task(&job, 1, 0);
+    fixture.say(ToServer::Ready { task: task.clone(), address: address(1) });
+    fixture.say(ToServer::Started { task: task.clone(), at: now() });
+    fixture.say(ended(task.clone(), None));
+    task
+}
+
+#[test]
+fn a_node_forgets_a_task_only_after_its_outputs_are_here() {
+    let mut fixture = Fixture::new();
+    let mut messages = fixture.connect("a", vec![]);
+    let task = run_with_outputs(&mut fixture);
+    let said = all(&mut messages);
+    assert!(said.iter().any(|m| matches!(m, ToAgent::Prepare(p) if p.outputs == ["*.pt"])));
+    assert!(!forgets(&said, &task));
+    let (reply, _) = oneshot::channel();
+    let id = muster_model::BundleId::from_digest(&"a".repeat(64)).unwrap();
+    fixture.turn(Input::PutBundle(id, "muster bundle 1\n".into(), reply));
+    fixture.say(collected(task.clone()));
+    assert!(forgets(&all(&mut messages), &task));
+    let readers = &fixture.core.parts.readers;
+    let stored = readers.outputs(&task.attempt.job, 1).unwrap();
+    assert!(matches!(stored[&0], Outputs::Collected { files: 1, bytes: 3, .. }), "{stored:?}");
+    let events = readers.events(Some(&task.attempt.job), 0, 100).unwrap();
+    assert_eq!(events.iter().filter(|event| event.kind == "outputs").count(), 1);
+}
+
+#[test]
+fn outputs_that_come_after_a_restart_are_taken_once_and_only_from_their_node() {
+    let mut fixture = Fixture::new();
+    let _messages = fixture.connect("a", vec![]);
+    let task = run_with_outputs(&mut fixture);
+    let mut fixture = fixture.restart();
+    let end = TaskEnd { failure: None, log_bytes: Some(0) };
+    let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()) };
+    let mut messages = fixture.connect("a", vec![TaskReport { task: task.clone(), phase }]);
+    assert!(!forgets(&all(&mut messages), &task));
+    for _ in 0..2 {
+        fixture.say(collected(task.clone()));
+    }
+    assert!(forgets(&all(&mut messages), &task));
+    let readers = &fixture.core.parts.readers;
+    let stored = readers.outputs(&task.attempt.job, 1).unwrap();
+    assert!(
+        matches!(&stored[&0], Outputs::Failed { message } if message.contains("does not have")),
+        "a bundle that is not here is not promised: {stored:?}"
+    );
+    let events = readers.events(Some(&task.attempt.job), 0, 100).unwrap();
+    assert_eq!(events.iter().filter(|event| event.kind == "outputs").count(), 1);
+}
+
+#[test]
+fn what_never_ran_owes_no_outputs() {
+    let mut fixture = Fixture::new();
+    let mut messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "command": ["true"], "outputs": ["*"] }));
+    let failure = Some(muster_model::Reason::SetupFailed { exit_code: 1 });
+    fixture.say(ended(task(&job, 1, 0), failure));
+    assert!(forgets(&all(&mut messages), &task(&job, 1, 0)));
+}
+
+#[test]
+fn the_second_attempt_is_told_of_the_first() {
+    let mut fixture = Fixture::new();
+    let mut messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "command": ["false"], "retries": 1 }));
+    fixture.say(ended(task(&job, 1, 0), Some(muster_model::Reason::ExitCode { exit_code: 3 })));
+    fixture.core.turn(std::iter::empty());
+    let previous: Vec<_> = all(&mut messages)
+        .into_iter()
+        .filter_map(
+            |message| if let ToAgent::Prepare(prepare) = message { Some(prepare.previous) } else { None },
+        )
+        .collect();
+    assert_eq!(previous, [None, Some(task(&job, 1, 0))]);
+}
+
+#[test]
+fn a_task_of_a_job_that_is_gone_is_forgotten_at_once() {
+    let mut fixture = Fixture::new();
+    let stranger = task(&JobId::from_random(9), 1, 0);
+    let end = TaskEnd { failure: None, log_bytes: Some(1 << 20) };
+    let phase = ReportPhase::Ended { end, at: now(), started_at: None };
+    let mut messages = fixture.connect("a", vec![TaskReport { task: stranger.clone(), phase }]);
+    assert!(forgets(&all(&mut messages), &stranger));
+}
+
+#[test]
+fn a_bundle_is_not_removed_from_under_a_job_of_the_same_batch() {
+    let mut fixture = Fixture::new();
+    let id = muster_model::BundleId::from_digest(&"a".repeat(64)).unwrap();
+    let (reply, _) = oneshot::channel();
+    fixture.turn(Input::PutBundle(id.clone(), "muster bundle 1\n".into(), reply));
+    let (reply, mut removed) = oneshot::channel();
+    let remove = Input::RemoveBundles { unused_since: now() + Duration::from_secs(60), limit: 10, reply };
+    let (reply, mut submitted) = oneshot::channel();
+    let submission = Submission {
+        spec: JobSpec::from_value(json!({ "command": ["true"] })).unwrap(),
+        owner: "me".into(),
+        bundle: Some(id),
+        source: None,
+        environment: None,
+        idempotency: None,
+    };
+    fixture.core.turn([remove, Input::Submit(Box::new(submission), reply)].into_iter());
+    assert!(submitted.try_recv().unwrap().is_ok());
+    assert_eq!(removed.try_recv().unwrap(), Ok(0));
 }

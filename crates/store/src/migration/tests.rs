@@ -34,6 +34,32 @@ fn a_fresh_database_has_every_migration_and_an_old_one_keeps_its_jobs() {
 }
 
 #[test]
+fn bundles_of_the_first_format_go_and_no_job_goes_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut connection = open(dir.path());
+    migrate(&mut connection, &ALL[..1]).unwrap();
+    let states = ["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "suspended"];
+    connection.execute("INSERT INTO spec VALUES (1, 'd', '{}', 1, NULL, 'true')", []).unwrap();
+    for (i, state) in states.iter().enumerate() {
+        let bundle = format!("bundle_{i}");
+        connection.execute("INSERT INTO bundle VALUES (?1, '{\"chunks\":[]}', 1)", [&bundle]).unwrap();
+        let ending = if *state == "stopping" { "'{}'" } else { "NULL" };
+        let sql = format!(
+            "INSERT INTO job (id, name, kind, owner, workspace, spec, priority, target, bundle, submitted_at, state,
+                 ending, hold, attempt, retried, generation)
+             VALUES ('job_{i}', 'n', 'training', 'o', 'w', 1, 0, 'local', ?1, 1, ?2, {ending}, 0, 0, 0, 0)"
+        );
+        connection.execute(&sql, [&bundle, *state]).unwrap();
+    }
+    connection.execute("INSERT INTO bundle VALUES ('bundle_unused', '{}', 1)", []).unwrap();
+    migrate(&mut connection, ALL).unwrap();
+    assert_eq!(rows(&connection, "SELECT count(*) FROM job"), 8);
+    assert_eq!(rows(&connection, "SELECT count(*) FROM job WHERE bundle IS NOT NULL"), 5);
+    assert_eq!(rows(&connection, "SELECT count(*) FROM bundle"), 5);
+    assert_eq!(rows(&connection, "SELECT count(*) FROM bundle WHERE manifest <> ''"), 0);
+}
+
+#[test]
 fn only_what_is_missing_is_applied() {
     let dir = tempfile::tempdir().unwrap();
     let mut connection = open(dir.path());

@@ -40,3 +40,6 @@ pub(super) fn remove_logs(transaction: &Transaction, job: &JobId, at: Timestamp)
     transaction.prepare_cached(REMOVE_LOGS)?.execute(params![job.as_str(), time(at)])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
