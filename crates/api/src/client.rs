@@ -30,7 +30,7 @@ pub mod unix;
 use connection::Connection;
 pub use endpoint::{Endpoint, ParseError as EndpointError};
 pub use error::{Error, Protocol};
-pub use stream::{EventItem, Events, LogItem, Logs, Sse, log_bytes};
+pub use stream::{Download, EventItem, Events, LogItem, Logs, Sse, log_bytes};
 
 use crate::problem::Problem;
 
@@ -117,15 +117,27 @@ impl Client {
         timeout(REPLY_DEADLINE, exchange).await.map_err(|_| Error::Silent { after: REPLY_DEADLINE })?
     }
 
-    /// Opens a stream of events; it keeps its connection.
+    /// Opens a stream of events.
     async fn stream(&self, path: &str) -> Result<Sse, Error> {
-        let headers = [(ACCEPT.as_str(), "text/event-stream")];
+        let (body, connection) = self.open(path, "text/event-stream").await?;
+        Ok(Sse::new(body, connection))
+    }
+
+    /// Opens a reply of any length.
+    async fn download(&self, path: &str) -> Result<Download, Error> {
+        let (body, connection) = self.open(path, "*/*").await?;
+        Ok(Download::new(body, connection))
+    }
+
+    /// Asks for a reply that goes on; it keeps its connection.
+    async fn open(&self, path: &str, accept: &str) -> Result<(Incoming, Connection), Error> {
+        let headers = [(ACCEPT.as_str(), accept)];
         let request = self.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
         let exchange = async {
             let (response, connection) = self.send(request).await?;
             let status = response.status();
             if status.is_success() {
-                return Ok(Sse::new(response.into_body(), connection));
+                return Ok((response.into_body(), connection));
             }
             Err(refusal(status, &read_body(path, response).await?))
         };

@@ -58,6 +58,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(event::follow))
         .routes(routes!(event::follow_all))
         .routes(routes!(log::follow))
+        .routes(routes!(log::download))
         .routes(routes!(node::list))
         .routes(routes!(bundle::put))
         .routes(routes!(bundle::put_chunk))

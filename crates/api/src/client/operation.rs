@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 
-use super::{Body, Client, Error, Events, Logs, Method, encode};
+use super::{Body, Client, Download, Error, Events, Logs, Method, encode};
 use crate::doctor::Doctor;
 use crate::view::{
-    AllEventsQuery, BundleStatus, CreateJob, EventsQuery, JobDetail, JobPage, JobSummary, ListJobs,
-    LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
+    AllEventsQuery, BundleStatus, CreateJob, DownloadQuery, EventsQuery, JobDetail, JobPage, JobSummary,
+    ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -80,9 +80,28 @@ impl Client {
             ("attempt", query.attempt.map(|number| number.to_string())),
             ("follow", query.follow.then(|| "true".to_owned())),
             ("tail", query.tail.map(|lines| lines.to_string())),
+            ("since", query.since.clone()),
+            ("until", query.until.clone()),
+            ("grep", query.grep.clone()),
+            ("ignore_case", query.ignore_case.then(|| "true".to_owned())),
+            ("invert_match", query.invert_match.then(|| "true".to_owned())),
             ("cursor", query.cursor.clone()),
         ];
         self.stream(&with_query(&job_path(selector, "/logs"), &pairs)).await.map(Logs)
+    }
+
+    /// The same as a file: the bytes themselves, as long as they come.
+    pub async fn download_logs(&self, selector: &str, query: &DownloadQuery) -> Result<Download, Error> {
+        let pairs = [
+            ("task", query.task.map(|rank| rank.to_string())),
+            ("attempt", query.attempt.map(|number| number.to_string())),
+            ("since", query.since.clone()),
+            ("until", query.until.clone()),
+            ("grep", query.grep.clone()),
+            ("ignore_case", query.ignore_case.then(|| "true".to_owned())),
+            ("invert_match", query.invert_match.then(|| "true".to_owned())),
+        ];
+        self.download(&with_query(&job_path(selector, "/logs/download"), &pairs)).await
     }
 
     /// The nodes.

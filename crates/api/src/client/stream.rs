@@ -1,10 +1,11 @@
-//! Replies that go on: a job's events and logs.
+//! Replies that go on: a job's events and logs, as events and as files.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
@@ -44,6 +45,35 @@ impl Sse {
                 Some(Ok(frame)) => {
                     if let Some(piece) = frame.data_ref() {
                         self.parser.feed(piece);
+                    }
+                }
+                Some(Err(error)) => return Err(Error::Lost { source: Some(error) }),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A reply of any length, piece by piece.
+pub struct Download {
+    body: Incoming,
+    _connection: Connection,
+}
+
+impl Download {
+    pub(super) fn new(body: Incoming, connection: Connection) -> Self {
+        Self { body, _connection: connection }
+    }
+
+    /// The next piece; none at the end. A reply that was cut off is an error, never an end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let frame =
+                timeout(SILENCE, self.body.frame()).await.map_err(|_| Error::Silent { after: SILENCE })?;
+            match frame {
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
                     }
                 }
                 Some(Err(error)) => return Err(Error::Lost { source: Some(error) }),
