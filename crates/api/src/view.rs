@@ -268,12 +268,56 @@ pub struct LogsQuery {
     /// Go on until the job is over and its whole log was sent.
     #[serde(default)]
     pub follow: bool,
-    /// Only the last lines of each task.
+    /// Only the last lines of each task; with `grep`, the last that match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<u32>,
-    /// Go on from here: `ATTEMPT@RANK:OFFSET,RANK:OFFSET…`, from the `next` of each `log` event received.
+    /// Only what was written from then on: RFC 3339, or a duration back from now such as `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Only what was written up to then: RFC 3339, or a duration back from now such as `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Only whole lines that this regular expression matches. A line beyond 64 KiB is taken in parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grep: Option<String>,
+    /// `grep` takes no notice of upper and lower case.
+    #[serde(default)]
+    pub ignore_case: bool,
+    /// `grep` keeps the lines that do not match.
+    #[serde(default)]
+    pub invert_match: bool,
+    /// Go on from here: `ATTEMPT@RANK:NEXT,RANK:NEXT…`, from the `next` of the last `log` event of each rank; with
+    /// its `skip`, if it has one, as `RANK:NEXT.SKIP.SKIP`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+}
+
+/// Which part of a job's log to download.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DownloadQuery {
+    /// Only this rank, byte for byte. Without it, the lines of a gang carry the name of their task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// This attempt instead of the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Only what was written from then on: RFC 3339, or a duration back from now such as `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Only what was written up to then: RFC 3339, or a duration back from now such as `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Only whole lines that this regular expression matches. A line beyond 64 KiB is taken in parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grep: Option<String>,
+    /// `grep` takes no notice of upper and lower case.
+    #[serde(default)]
+    pub ignore_case: bool,
+    /// `grep` keeps the lines that do not match.
+    #[serde(default)]
+    pub invert_match: bool,
 }
 
 /// An SSE event `log`: a piece of a task's output, as it was written.
@@ -296,6 +340,9 @@ pub struct LogChunk {
     pub base64: Option<String>,
     /// The offset in this task's log after this piece; the cursor to go on from.
     pub next: u64,
+    /// With `grep`: how many bytes of stdout and of stderr after `next` were dealt with already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip: Option<[u64; 2]>,
 }
 
 /// One of a task's two outputs.
@@ -315,6 +362,22 @@ pub struct StreamEnd {
     pub job: JobSummary,
     /// The rank whose failure came first.
     pub failed_rank: Option<u32>,
+    /// Logs whose end did not come: it is on nodes that are away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingLog>,
+}
+
+/// The end of a task's log that is on a node that is away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MissingLog {
+    /// The attempt.
+    pub attempt: u32,
+    /// The task.
+    pub rank: u32,
+    /// Where the rest is.
+    pub node: NodeId,
+    /// How much of it, record headers included.
+    pub bytes: u64,
 }
 
 /// A node.

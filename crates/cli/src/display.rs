@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use jiff::tz::TimeZone;
 use muster_api::client::log_bytes;
 use muster_api::model::Timestamp;
 use muster_api::view::{LogChunk, LogStream};
@@ -20,6 +21,8 @@ pub(crate) enum Mode {
     Raw,
     /// Whole lines, each behind the name of its task; for a gang of so many.
     Labelled(u32),
+    /// Whole lines, each behind its time, and behind the name of its task if the gang is of more than one.
+    Timed(u32),
     /// One JSON document a line.
     Json,
 }
@@ -87,9 +90,9 @@ impl Display {
                 self.at_line_start = bytes.ends_with(b"\n");
                 self.sink(chunk.stream).pending.extend_from_slice(&bytes);
             }
-            Mode::Labelled(tasks) => {
+            Mode::Labelled(_) | Mode::Timed(_) => {
                 let bytes = log_bytes(chunk)?;
-                self.labelled(tasks, |labeller, emit| {
+                self.labelled(|labeller, emit| {
                     labeller.push(chunk.rank, chunk.stream, &bytes, chunk.at, emit);
                 });
             }
@@ -99,17 +102,13 @@ impl Display {
 
     /// Time passes.
     pub fn tick(&mut self, now: Timestamp) -> Result<(), Error> {
-        if let Mode::Labelled(tasks) = self.mode {
-            self.labelled(tasks, |labeller, emit| labeller.tick(now, emit));
-        }
+        self.labelled(|labeller, emit| labeller.tick(now, emit));
         self.flush()
     }
 
     /// Nothing more comes.
     pub fn finish(&mut self) -> Result<(), Error> {
-        if let Mode::Labelled(tasks) = self.mode {
-            self.labelled(tasks, |labeller, emit| labeller.finish(emit));
-        }
+        self.labelled(|labeller, emit| labeller.finish(emit));
         self.flush()
     }
 
@@ -126,13 +125,26 @@ impl Display {
         if stream == LogStream::Stderr || self.only_stderr { &mut self.stderr } else { &mut self.stdout }
     }
 
-    fn labelled(&mut self, tasks: u32, act: impl FnOnce(&mut Labeller, &mut crate::label::Emit)) {
+    /// Shows what the labeller has; it has nothing where output is shown as it is.
+    fn labelled(&mut self, act: impl FnOnce(&mut Labeller, &mut crate::label::Emit)) {
+        let (tasks, is_timed) = match self.mode {
+            Mode::Labelled(tasks) => (Some(tasks), false),
+            Mode::Timed(tasks) => (Some(tasks).filter(|tasks| *tasks > 1), true),
+            Mode::Raw | Mode::Json => return,
+        };
         let (stdout, stderr, only_stderr) = (&mut self.stdout, &mut self.stderr, self.only_stderr);
-        act(&mut self.labeller, &mut |rank, stream, line| {
+        let zone = TimeZone::system();
+        act(&mut self.labeller, &mut |rank, stream, at, line| {
             let to_stderr = stream == LogStream::Stderr || only_stderr;
             let sink = if to_stderr { &mut *stderr } else { &mut *stdout };
-            let label = label(rank, tasks, sink.colours);
-            sink.pending.extend_from_slice(label.as_bytes());
+            if let Some(tasks) = tasks {
+                sink.pending.extend_from_slice(label(rank, tasks, sink.colours).as_bytes());
+            }
+            if is_timed {
+                let time = terminal::paint(&time(at, &zone), Colour::Dim, sink.colours);
+                sink.pending.extend_from_slice(time.as_bytes());
+                sink.pending.push(b' ');
+            }
             sink.pending.extend_from_slice(line);
             sink.pending.push(b'\n');
         });
@@ -161,6 +173,11 @@ impl Sink {
     }
 }
 
+/// `2026-11-15T10:00:00.123+01:00`: sorts, can be given to `--since`, and is the time on the user's own clock.
+fn time(at: Timestamp, zone: &TimeZone) -> String {
+    at.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S.%3f%:z").to_string()
+}
+
 /// `task3 |`, all of them of one width.
 pub(crate) fn label(rank: u32, tasks: u32, colours: bool) -> String {
     let width = "task".len() + tasks.saturating_sub(1).to_string().len();
@@ -186,6 +203,7 @@ mod tests {
             text: Some(text.into()),
             base64: None,
             next: 0,
+            skip: None,
         }
     }
 
@@ -194,6 +212,14 @@ mod tests {
         assert_eq!(label(0, 2, false), "task0 | ");
         assert_eq!(label(3, 16, false), "task3  | ");
         assert_eq!(label(15, 16, false), "task15 | ");
+    }
+
+    #[test]
+    fn times_are_those_of_the_users_clock() {
+        let at: Timestamp = "2026-11-15T23:30:00.0079Z".parse().unwrap();
+        let zone = TimeZone::fixed(jiff::tz::offset(8));
+        assert_eq!(time(at, &zone), "2026-11-16T07:30:00.007+08:00");
+        assert_eq!(time(at, &TimeZone::UTC), "2026-11-15T23:30:00.007+00:00");
     }
 
     #[test]

@@ -100,7 +100,16 @@ impl LogReader {
 #[derive(Debug, Default)]
 struct Cursor {
     attempt: u32,
-    next: BTreeMap<u32, u64>,
+    next: BTreeMap<u32, Mark>,
+}
+
+/// How far one log was read: a place, and with `--grep` how many bytes of each output after it. Both only grow, the
+/// second from nothing again when the first does.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark {
+    next: u64,
+    skipped: u64,
+    skip: Option<[u64; 2]>,
 }
 
 impl Cursor {
@@ -114,9 +123,11 @@ impl Cursor {
             // Asked for by its number, or late: there is nothing to compare it with.
             return true;
         }
-        let next = self.next.entry(chunk.rank).or_default();
-        let is_new = chunk.next > *next;
-        *next = chunk.next.max(*next);
+        let mark =
+            Mark { next: chunk.next, skipped: chunk.skip.unwrap_or_default().iter().sum(), skip: chunk.skip };
+        let last = self.next.entry(chunk.rank).or_default();
+        let is_new = mark > *last;
+        *last = mark.max(*last);
         is_new
     }
 
@@ -126,9 +137,12 @@ impl Cursor {
             return None;
         }
         let mut text = format!("{}@", self.attempt);
-        for (i, (rank, next)) in self.next.iter().enumerate() {
+        for (i, (rank, mark)) in self.next.iter().enumerate() {
             // Writing to a String cannot fail.
-            let _ = write!(text, "{}{rank}:{next}", if i == 0 { "" } else { "," });
+            let _ = write!(text, "{}{rank}:{}", if i == 0 { "" } else { "," }, mark.next);
+            if let Some([stdout, stderr]) = mark.skip {
+                let _ = write!(text, ".{stdout}.{stderr}");
+            }
         }
         Some(text)
     }
@@ -160,7 +174,16 @@ mod tests {
 
     fn chunk(attempt: u32, rank: u32, next: u64) -> LogChunk {
         let stream = LogStream::Stdout;
-        LogChunk { attempt, rank, stream, at: Timestamp::UNIX_EPOCH, text: None, base64: None, next }
+        LogChunk {
+            attempt,
+            rank,
+            stream,
+            at: Timestamp::UNIX_EPOCH,
+            text: None,
+            base64: None,
+            next,
+            skip: None,
+        }
     }
 
     #[test]
@@ -180,6 +203,19 @@ mod tests {
         assert!(!cursor.advance(&chunk(1, 0, 10)));
         assert!(!cursor.advance(&chunk(1, 0, 5)));
         assert!(cursor.advance(&chunk(1, 0, 11)));
+    }
+
+    #[test]
+    fn lines_within_one_record_are_told_apart() {
+        let mut cursor = Cursor::default();
+        let line = |next, skip| LogChunk { skip, ..chunk(1, 0, next) };
+        assert!(cursor.advance(&line(10, Some([4, 0]))));
+        assert!(!cursor.advance(&line(10, Some([4, 0]))));
+        assert!(cursor.advance(&line(10, Some([4, 3]))));
+        assert_eq!(cursor.text().as_deref(), Some("1@0:10.4.3"));
+        assert!(!cursor.advance(&line(10, Some([4, 0]))));
+        assert!(cursor.advance(&line(30, None)));
+        assert_eq!(cursor.text().as_deref(), Some("1@0:30"));
     }
 
     #[test]

@@ -33,26 +33,31 @@ struct Line {
     returned: bool,
     /// It was drawn more than once.
     redrawn: bool,
+    /// When its present state began.
+    began: Option<Timestamp>,
     /// Its present state was shown.
     shown: bool,
     shown_at: Option<Timestamp>,
 }
 
-/// A line to show: the task's rank, its stream, and the bytes without an end of line.
-pub(crate) type Emit<'a> = dyn FnMut(u32, LogStream, &[u8]) + 'a;
+/// A line to show: the task's rank, its stream, when it began, and the bytes without an end of line.
+pub(crate) type Emit<'a> = dyn FnMut(u32, LogStream, Timestamp, &[u8]) + 'a;
+
+/// The same for one stream of one task.
+type EmitLine<'a> = dyn FnMut(Timestamp, &[u8]) + 'a;
 
 impl Labeller {
     /// Takes a piece of output that was read at a moment.
     pub fn push(&mut self, rank: u32, stream: LogStream, piece: &[u8], at: Timestamp, emit: &mut Emit) {
         let line = self.lines.entry((rank, stream == LogStream::Stderr)).or_default();
-        line.push(piece, at, &mut |bytes| emit(rank, stream, bytes));
+        line.push(piece, at, &mut |at, bytes| emit(rank, stream, at, bytes));
     }
 
     /// Time passes: shows the state of lines that are being redrawn, unless that was done less than a second ago.
     pub fn tick(&mut self, now: Timestamp, emit: &mut Emit) {
         for (key, line) in &mut self.lines {
             if line.redrawn || line.returned {
-                line.show_state(now, &mut |bytes| emit(key.0, stream_of(key.1), bytes));
+                line.show_state(now, &mut |at, bytes| emit(key.0, stream_of(key.1), at, bytes));
             }
         }
     }
@@ -61,7 +66,7 @@ impl Labeller {
     pub fn finish(&mut self, emit: &mut Emit) {
         for ((rank, is_stderr), mut line) in std::mem::take(&mut self.lines) {
             if !line.bytes.is_empty() {
-                line.end(&mut |bytes| emit(rank, stream_of(is_stderr), bytes));
+                line.end(&mut |at, bytes| emit(rank, stream_of(is_stderr), at, bytes));
             }
         }
     }
@@ -72,7 +77,7 @@ fn stream_of(is_stderr: bool) -> LogStream {
 }
 
 impl Line {
-    fn push(&mut self, piece: &[u8], at: Timestamp, emit: &mut dyn FnMut(&[u8])) {
+    fn push(&mut self, piece: &[u8], at: Timestamp, emit: &mut EmitLine) {
         let mut rest = piece;
         while let Some(&first) = rest.first() {
             // Several `\r` in a row are one: none of them clears what is drawn.
@@ -80,7 +85,8 @@ impl Line {
                 self.redraw(at, emit);
             }
             let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
-            self.append(&rest[..end], emit);
+            self.began.get_or_insert(at);
+            self.append(&rest[..end], at, emit);
             match rest.get(end) {
                 Some(b'\n') => self.end(emit),
                 Some(_) => self.returned = true,
@@ -90,7 +96,7 @@ impl Line {
         }
     }
 
-    fn append(&mut self, bytes: &[u8], emit: &mut dyn FnMut(&[u8])) {
+    fn append(&mut self, bytes: &[u8], at: Timestamp, emit: &mut EmitLine) {
         if bytes.is_empty() {
             return;
         }
@@ -98,32 +104,33 @@ impl Line {
         self.bytes.extend_from_slice(bytes);
         while self.bytes.len() > MAX_LINE {
             let cut = letter_boundary(&self.bytes, MAX_LINE);
-            emit(&self.bytes[..cut]);
+            emit(self.began.replace(at).unwrap_or(at), &self.bytes[..cut]);
             self.bytes.drain(..cut);
         }
     }
 
     /// The line is drawn again from its beginning.
-    fn redraw(&mut self, at: Timestamp, emit: &mut dyn FnMut(&[u8])) {
+    fn redraw(&mut self, at: Timestamp, emit: &mut EmitLine) {
         self.show_state(at, emit);
         self.bytes.clear();
+        self.began = None;
         self.returned = false;
         self.redrawn = true;
         self.shown = false;
     }
 
-    fn show_state(&mut self, now: Timestamp, emit: &mut dyn FnMut(&[u8])) {
+    fn show_state(&mut self, now: Timestamp, emit: &mut EmitLine) {
         let due = self.shown_at.is_none_or(|shown_at| between(shown_at, now) >= REDRAW);
         if due && !self.shown && !self.bytes.is_empty() {
-            emit(&self.bytes);
+            emit(self.began.unwrap_or(now), &self.bytes);
             self.shown = true;
             self.shown_at = Some(now);
         }
     }
 
-    fn end(&mut self, emit: &mut dyn FnMut(&[u8])) {
-        if !self.shown {
-            emit(&self.bytes);
+    fn end(&mut self, emit: &mut EmitLine) {
+        if let Some(began) = self.began.filter(|_| !self.shown) {
+            emit(began, &self.bytes);
         }
         self.bytes.clear();
         *self = Self { bytes: std::mem::take(&mut self.bytes), ..Self::default() };
@@ -153,7 +160,7 @@ mod tests {
     impl Scene {
         fn run(&mut self, act: impl FnOnce(&mut Labeller, &mut Emit)) -> Vec<String> {
             let shown = &mut self.shown;
-            act(&mut self.labeller, &mut |rank, stream, bytes| {
+            act(&mut self.labeller, &mut |rank, stream, _, bytes| {
                 let mark = if stream == LogStream::Stderr { "!" } else { "" };
                 shown.push(format!("{rank}{mark}: {}", String::from_utf8_lossy(bytes)));
             });
@@ -252,12 +259,37 @@ mod tests {
     }
 
     #[test]
+    fn a_line_has_the_time_of_its_first_byte() {
+        let mut shown = Vec::new();
+        let mut labeller = Labeller::default();
+        for (piece, millis) in [
+            ("o", 1),
+            ("ne\ntwo", 2),
+            ("\n\n", 3),
+            ("1%\r", 4),
+            ("2%\r", 2000),
+            ("3%", 3500),
+            ("\nend", 4000),
+        ] {
+            labeller.push(0, LogStream::Stdout, piece.as_bytes(), at(millis), &mut |_, _, at, line| {
+                shown.push((at.as_millisecond(), String::from_utf8_lossy(line).into_owned()));
+            });
+        }
+        labeller.finish(&mut |_, _, at, line| {
+            shown.push((at.as_millisecond(), String::from_utf8_lossy(line).into_owned()));
+        });
+        let expected =
+            [(1, "one"), (2, "two"), (3, ""), (4, "1%"), (2000, "2%"), (3500, "3%"), (4000, "end")];
+        assert_eq!(shown, expected.map(|(at, line)| (at, line.to_owned())));
+    }
+
+    #[test]
     fn what_is_not_text_comes_through() {
         let mut bytes = Vec::new();
         let mut labeller = Labeller::default();
         let binary: Vec<u8> = (0..=255).filter(|byte| !b"\r\n".contains(byte)).collect();
-        labeller.push(0, LogStream::Stdout, &binary, at(0), &mut |_, _, _| ());
-        labeller.finish(&mut |_, _, line| bytes.extend_from_slice(line));
+        labeller.push(0, LogStream::Stdout, &binary, at(0), &mut |_, _, _, _| ());
+        labeller.finish(&mut |_, _, _, line| bytes.extend_from_slice(line));
         assert_eq!(bytes, binary);
     }
 }

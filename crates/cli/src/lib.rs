@@ -13,6 +13,7 @@ mod follow;
 mod home;
 mod interrupt;
 mod label;
+mod moment;
 mod private;
 mod progress;
 mod session;

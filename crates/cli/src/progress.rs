@@ -57,6 +57,45 @@ impl Drop for Bar {
     }
 }
 
+/// A line that counts bytes of which nobody knows how many come, once it has taken long enough to be worth showing.
+pub(crate) struct Counter {
+    what: &'static str,
+    done: u64,
+    began: Instant,
+    shown: Option<ProgressBar>,
+    is_wanted: bool,
+}
+
+impl Counter {
+    pub fn new(what: &'static str) -> Self {
+        let is_wanted = terminal::stderr_is_terminal();
+        Self { what, done: 0, began: Instant::now(), shown: None, is_wanted }
+    }
+
+    pub fn add(&mut self, bytes: u64) {
+        self.done += bytes;
+        if !self.is_wanted || self.began.elapsed() < BAR_AFTER {
+            return;
+        }
+        let bar = self.shown.get_or_insert_with(|| {
+            let bar = ProgressBar::new_spinner().with_message(self.what).with_elapsed(self.began.elapsed());
+            match ProgressStyle::with_template("{spinner} {msg} {bytes} ({bytes_per_sec})") {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            }
+        });
+        bar.set_position(self.done);
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.shown {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// A line that says what is waited for.
 #[derive(Default)]
 pub(crate) struct Spinner {

@@ -15,6 +15,7 @@ mod ship;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub use append::Appender;
 pub use reader::Reader;

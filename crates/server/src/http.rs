@@ -62,6 +62,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(event::follow))
         .routes(routes!(event::follow_all))
         .routes(routes!(log::follow))
+        .routes(routes!(log::download))
         .routes(routes!(file::list))
         .routes(routes!(file::content))
         .routes(routes!(node::list))

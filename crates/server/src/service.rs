@@ -307,3 +307,24 @@ async fn stop_when_idle(shared: Arc<Shared>, limit: Option<Duration>, stop: Canc
         }
     }
 }
+
+/// A server that takes no connections, for tests of what is behind them.
+#[cfg(test)]
+pub(crate) struct Unserved {
+    pub shared: Arc<Shared>,
+    core: std::thread::JoinHandle<()>,
+}
+
+#[cfg(test)]
+impl Unserved {
+    pub async fn start(options: Options) -> Result<Self, Error> {
+        let server = start(options, CancellationToken::new()).await?;
+        Ok(Self { shared: server.shared, core: server.core })
+    }
+
+    /// Ends the core once nobody holds what is shared.
+    pub async fn stop(self) {
+        drop(self.shared);
+        drop(tokio::task::spawn_blocking(move || self.core.join()).await);
+    }
+}

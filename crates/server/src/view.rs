@@ -100,7 +100,7 @@ pub(crate) fn event(row: EventRow) -> EventView {
 }
 
 pub(crate) fn end(row: &JobRow) -> StreamEnd {
-    StreamEnd { job: row_summary(row), failed_rank: row.job.failed_rank }
+    StreamEnd { job: row_summary(row), failed_rank: row.job.failed_rank, missing: Vec::new() }
 }
 
 /// Why a job that is over ended as it did.

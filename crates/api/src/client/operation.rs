@@ -6,9 +6,9 @@ use bytes::Bytes;
 use super::{Body, Client, Download, Error, Events, Logs, Method, encode};
 use crate::doctor::Doctor;
 use crate::view::{
-    AllEventsQuery, BundleStatus, ChunkList, CreateJob, EventsQuery, FileList, FilesQuery, Gc, GcReport,
-    JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView, StopJob,
-    Why,
+    AllEventsQuery, BundleStatus, ChunkList, CreateJob, DownloadQuery, EventsQuery, FileList, FilesQuery, Gc,
+    GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView,
+    StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -81,9 +81,28 @@ impl Client {
             ("attempt", query.attempt.map(|number| number.to_string())),
             ("follow", query.follow.then(|| "true".to_owned())),
             ("tail", query.tail.map(|lines| lines.to_string())),
+            ("since", query.since.clone()),
+            ("until", query.until.clone()),
+            ("grep", query.grep.clone()),
+            ("ignore_case", query.ignore_case.then(|| "true".to_owned())),
+            ("invert_match", query.invert_match.then(|| "true".to_owned())),
             ("cursor", query.cursor.clone()),
         ];
         self.stream(&with_query(&job_path(selector, "/logs"), &pairs)).await.map(Logs)
+    }
+
+    /// The same as a file: the bytes themselves, as long as they come.
+    pub async fn download_logs(&self, selector: &str, query: &DownloadQuery) -> Result<Download, Error> {
+        let pairs = [
+            ("task", query.task.map(|rank| rank.to_string())),
+            ("attempt", query.attempt.map(|number| number.to_string())),
+            ("since", query.since.clone()),
+            ("until", query.until.clone()),
+            ("grep", query.grep.clone()),
+            ("ignore_case", query.ignore_case.then(|| "true".to_owned())),
+            ("invert_match", query.invert_match.then(|| "true".to_owned())),
+        ];
+        self.download(&with_query(&job_path(selector, "/logs/download"), &pairs)).await
     }
 
     /// What a task has in its directories.

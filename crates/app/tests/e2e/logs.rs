@@ -1,11 +1,11 @@
 //! Output: every byte, from whom, in which order, while it is written and afterwards.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muster_testkit::http::Request;
-use muster_testkit::{Home, peak_memory_kb};
+use muster_testkit::{Home, peak_memory_kb, wait_for};
 use serde_json::json;
 
 use crate::{home, until};
@@ -180,6 +180,131 @@ fn python_prints_without_being_asked_to_flush() {
     client.wait_for_out("begun\n");
     home.touch("go");
     assert_eq!(client.finish().code(), 0);
+}
+
+#[test]
+fn a_log_is_searched_and_cut_by_time_on_the_server() {
+    let home = home();
+    let script = format!("echo early $RANK; {}; echo late $RANK; printf 'late, no end'", until("go"));
+    let id = home.submit(&["-N", "2", "--", "sh", "-c", &script]);
+    let early = home.start(["logs", "-f", "--grep", "^late", &id]);
+    wait_for("both tasks have begun", || home.ok(["logs", &id]).matches("early").count() == 2);
+    // Between the two there is a moment, on the clock that the tasks have too.
+    let shown = home.json(["logs", &id, "--task", "0", "--json"]);
+    let begun = shown["at"].as_str().unwrap().to_owned();
+    wait_for("time passes", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+        let begun: u128 = shown["at"].as_str().and_then(micros).unwrap();
+        now > begun + 2_000_000
+    });
+    home.touch("go");
+    home.wait_for_state(&id, "succeeded");
+    let mut lines: Vec<String> = early.finish().out().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["task0 | late 0", "task0 | late, no end", "task1 | late 1", "task1 | late, no end"]);
+    let shown = |words: &[&str]| home.ok(["logs", &id, "--task", "0"].iter().chain(words));
+    assert_eq!(shown(&["--until", &begun]), "early 0\n");
+    assert_eq!(shown(&["--since", "1h"]), "early 0\nlate 0\nlate, no end");
+    assert_eq!(shown(&["--until", "1h"]), "");
+    assert_eq!(shown(&["--grep", "LATE [0-9]", "-i"]), "late 0\n");
+    assert_eq!(shown(&["--grep", "late", "-v"]), "early 0\n");
+    assert_eq!(shown(&["--grep", "e", "--tail", "2"]), "late 0\nlate, no end");
+    let timed = home.ok(["logs", &id, "--timestamps", "--grep", "early"]);
+    for line in timed.lines() {
+        let (label, rest) = line.split_once(" | ").unwrap();
+        let (time, text) = rest.split_once(' ').unwrap();
+        assert!(label.starts_with("task") && text.starts_with("early"), "{line}");
+        assert!(micros(time).is_some(), "{line}");
+    }
+    let path = format!("/api/v1/jobs/{id}/logs?grep=%5Ba");
+    let problem = home.get(&path).problem(422, "invalid_fields");
+    assert_eq!(problem["errors"][0]["field"], "grep", "{problem}");
+    let done = home.run(["logs", &id, "--grep", "loss=("]);
+    assert_eq!(done.code(), 2);
+    assert!(done.err().contains("unclosed group"), "{}", done.err());
+}
+
+/// An RFC 3339 time in UTC, as far as this test needs it.
+fn micros(text: &str) -> Option<u128> {
+    text.parse::<muster_api::model::Timestamp>().ok().map(|at| at.as_microsecond() as u128)
+}
+
+#[test]
+fn a_log_is_downloaded_whole_or_not_at_all() {
+    let home = home();
+    let script = r"head -c 3000000 /dev/urandom > $SHARED/$RANK; cat $SHARED/$RANK; echo of $RANK >&2";
+    let id = home.submit(&["-N", "2", "--", "sh", "-c", script]);
+    home.wait_for_state(&id, "succeeded");
+    let said = home.ok(["logs", &id, "--output", "all/"]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    for rank in 0..2 {
+        let mut expected = std::fs::read(home.shared().join(rank.to_string())).unwrap();
+        expected.extend_from_slice(format!("of {rank}\n").as_bytes());
+        let written = std::fs::read(home.work().join(format!("all/{id}-task{rank}.log"))).unwrap();
+        assert!(written == expected, "{} bytes instead of {}", written.len(), expected.len());
+        let reply = home.get(&format!("/api/v1/jobs/{id}/logs/download?task={rank}"));
+        assert!(reply.status == 200 && reply.body == expected);
+        assert!(reply.header("content-disposition").is_some_and(|value| value.starts_with("attachment")));
+    }
+    home.ok(["logs", &id, "-o", "one.log", "--grep", "^of [0-9]$"]);
+    let text = std::fs::read_to_string(home.work().join("one.log")).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["task0 | of 0", "task1 | of 1"]);
+    let done = home.run(["logs", &id, "-o", "nowhere/one.log"]);
+    assert_eq!(done.code(), 125, "{}", done.err());
+    let left: Vec<_> =
+        std::fs::read_dir(home.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().contains("partial")), "{left:?}");
+}
+
+/// How many files of its logs, and how many connections, a server has open.
+fn held(home: &Home, server: u32) -> (usize, usize) {
+    let logs = home.path().canonicalize().unwrap().join("logs");
+    let entries = std::fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten();
+    let targets: Vec<_> = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+    let files = targets.iter().filter(|target| target.starts_with(&logs)).count();
+    (files, targets.iter().filter(|target| target.to_string_lossy().starts_with("socket:")).count())
+}
+
+#[test]
+fn a_reader_that_is_gone_holds_nothing_however_silent_the_job_is() {
+    let home = home();
+    let script = format!("head -c 30000000 /dev/zero | tr '\\0' x; echo; {}", until("go"));
+    let id = home.submit(&["--", "sh", "-c", &script]);
+    home.wait_for_state(&id, "running");
+    wait_for("all of it is here", || home.ok(["logs", &id, "--tail", "1"]).len() == 30_000_001);
+    let server = home.server_pid();
+    let before = held(&home, server);
+    // One waits for what never comes, and one does not read what there is.
+    let follow = format!("/api/v1/jobs/{id}/logs?follow=true&tail=1");
+    let mut waits = home.door().follow(&Request::get(&follow));
+    assert!(waits.next().is_some());
+    let mut stuck = home.door().connect().unwrap();
+    let request = format!("GET /api/v1/jobs/{id}/logs/download HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    stuck.write_all(request.as_bytes()).unwrap();
+    wait_for("both have the log open", || held(&home, server).0 >= before.0 + 2);
+    drop((waits, stuck));
+    wait_for("neither holds a file or a connection", || {
+        let now = held(&home, server);
+        now.0 <= before.0 && now.1 <= before.1
+    });
+    home.touch("go");
+    home.wait_for_state(&id, "succeeded");
+}
+
+#[test]
+fn a_search_goes_on_over_a_killed_server_without_loss_or_repetition() {
+    let home = home();
+    let line = "i=0; while [ $i -lt 3000 ]; do echo \"row $i\"; echo \"noise $i\" >&2; i=$((i + 1))";
+    let script = format!("{line}; [ $i = 1500 ] && {}; done", until("go"));
+    let id = home.submit(&["--", "sh", "-c", &script]);
+    let reader = home.start(["logs", "-f", &id, "--grep", "row [0-9]*[05]$"]);
+    reader.wait_for_out("row 1495\n");
+    home.kill("server");
+    home.touch("go");
+    let expected: String = (0..3000).step_by(5).map(|i| format!("row {i}\n")).collect();
+    assert_eq!(reader.finish().out(), expected);
 }
 
 /// How much the flood prints; `MUSTER_TEST_FLOOD_MB` raises it.

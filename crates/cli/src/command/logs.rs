@@ -1,5 +1,8 @@
 //! `muster logs`.
 
+mod download;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +10,8 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use muster_api::client::LogItem;
 use muster_api::model::Timestamp;
-use muster_api::view::LogsQuery;
+use muster_api::model::quantity::format_bytes;
+use muster_api::view::{LogsQuery, StreamEnd};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::OneJob;
@@ -15,6 +19,7 @@ use crate::display::{Display, Mode};
 use crate::error::{Code, Error};
 use crate::follow::LogFollow;
 use crate::session::Session;
+use crate::{moment, terminal};
 
 /// How often a progress bar that stands still is looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -23,11 +28,15 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
-  muster logs last                  all of it, so far
-  muster logs digits -f             and go on until the job is over
-  muster logs digits --tail 20      the last 20 lines of each task
-  muster logs digits --task 1       one task, byte for byte
-  muster logs digits --attempt 1    what the first try wrote
+  muster logs last                          all of it, so far
+  muster logs digits -f                     and go on until the job is over
+  muster logs digits --tail 20              the last 20 lines of each task
+  muster logs digits --task 1               one task, byte for byte
+  muster logs digits --attempt 1            what the first try wrote
+  muster logs digits --since 10m            what it wrote in the last ten minutes
+  muster logs digits --grep 'loss=nan' -f   lines that match, as they come
+  muster logs digits --output digits.log    all of it into a file
+  muster logs digits --output logs/         a file for each task
 
 What the tasks wrote to stdout goes to stdout, and stderr to stderr. \
 Lines of a gang carry the name of their task.")]
@@ -37,7 +46,7 @@ pub(crate) struct Args {
     /// Go on until the job is over
     #[arg(short, long)]
     follow: bool,
-    /// Only the last N lines of each task
+    /// Only the last N lines of each task; with --grep, the last that match
     #[arg(short = 'n', long, value_name = "N")]
     tail: Option<u32>,
     /// Only the task of this rank
@@ -46,6 +55,27 @@ pub(crate) struct Args {
     /// This attempt instead of the last
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempt: Option<u32>,
+    /// Only what was written from then on: 10m ago, 10:00, 2026-11-15T10:00
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    since: Option<Timestamp>,
+    /// Only what was written up to then
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    until: Option<Timestamp>,
+    /// Put its time before each line
+    #[arg(long)]
+    timestamps: bool,
+    /// Only lines that this regular expression matches; the server searches
+    #[arg(short, long, value_name = "PATTERN")]
+    grep: Option<String>,
+    /// Search without regard to upper and lower case
+    #[arg(short, long, requires = "grep")]
+    ignore_case: bool,
+    /// Only lines that do not match
+    #[arg(short = 'v', long, requires = "grep")]
+    invert_match: bool,
+    /// Write to this file; to a directory, a file for each task
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["follow", "tail", "timestamps", "json"])]
+    output: Option<PathBuf>,
     /// Print a JSON document for each piece of output
     #[arg(long)]
     json: bool,
@@ -58,20 +88,36 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         return Err(Error::new(Code::TaskNotFound, format!("--task: {} has no task {rank}", job.id))
             .hint(format!("its tasks are 0 to {}", job.nodes.saturating_sub(1))));
     }
-    let mode = match args.task {
+    let query = query(args);
+    if let Some(path) = &args.output {
+        download::run(&session, &job, query, path).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = if args.task.is_some() { 1 } else { job.nodes };
+    let mode = match shown {
         _ if args.json => Mode::Json,
-        None if job.nodes > 1 => Mode::Labelled(job.nodes),
-        _ => Mode::Raw,
+        tasks if args.timestamps => Mode::Timed(tasks),
+        0 | 1 => Mode::Raw,
+        tasks => Mode::Labelled(tasks),
     };
-    let query = LogsQuery {
+    show(LogFollow::start(&session, job.id.as_str(), query), Display::new(mode)).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn query(args: &Args) -> LogsQuery {
+    LogsQuery {
         task: args.task,
         attempt: args.attempt,
         follow: args.follow,
         tail: args.tail,
+        // A moment, not a span: a connection that is lost and made again asks for the same.
+        since: args.since.map(|since| since.to_string()),
+        until: args.until.map(|until| until.to_string()),
+        grep: args.grep.clone(),
+        ignore_case: args.ignore_case,
+        invert_match: args.invert_match,
         cursor: None,
-    };
-    show(LogFollow::start(&session, job.id.as_str(), query), Display::new(mode)).await?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 async fn show(mut log: LogFollow, mut display: Display) -> Result<(), Error> {
@@ -81,9 +127,21 @@ async fn show(mut log: LogFollow, mut display: Display) -> Result<(), Error> {
         tokio::select! {
             item = log.next() => match item? {
                 LogItem::Chunk(chunk) => display.chunk(&chunk)?,
-                LogItem::End(_) => return display.finish(),
+                LogItem::End(end) => {
+                    display.finish()?;
+                    note_missing(&end);
+                    return Ok(());
+                }
             },
             _ = ticks.tick() => display.tick(Timestamp::now())?,
         }
+    }
+}
+
+/// Says what did not come.
+fn note_missing(end: &StreamEnd) {
+    for missing in &end.missing {
+        let (size, rank, node) = (format_bytes(missing.bytes), missing.rank, &missing.node);
+        terminal::note(&format!("the last {size} of task{rank}'s log are still on {node}, which is away"));
     }
 }

@@ -51,7 +51,7 @@ muster_api::model::catalogue! {
         /// Whoever read the output has gone; nothing is said, as nobody is there to read it.
         OutputClosed = "output_closed" => "Nothing: a command whose output goes to `head` ends like this.",
         /// The output of the command cannot be written.
-        OutputFailed = "output_failed" => "Check the disk or the terminal that stdout goes to.",
+        OutputFailed = "output_failed" => "Check the disk or the terminal that stdout goes to, or the path that --output names.",
         /// The server's address cannot be read.
         ServerAddressInvalid = "server_address_invalid" => "Set MUSTER_SERVER to http://HOST:PORT or unix:/PATH, or unset it.",
         /// Whatever answers is not a muster server, or not one of about this version.

@@ -12,7 +12,8 @@ use super::{Error, Header, SegmentDir, Stream};
 pub struct Tail {
     /// Where the first record begins that has a part of them.
     pub offset: u64,
-    skip: [u64; 2],
+    /// How many bytes of each stream to drop from there on.
+    pub skip: [u64; 2],
 }
 
 impl Tail {
@@ -31,12 +32,17 @@ impl SegmentDir {
 
     /// Where the last `lines` lines begin. A last line that is not ended yet counts as one.
     pub fn tail(&self, lines: usize) -> Result<Tail, Error> {
-        let mut walk = Walk::new(lines, self.whole_end()?);
-        for start in self.starts()?.into_iter().rev() {
+        self.tail_before(lines, self.whole_end()?)
+    }
+
+    /// The same for the part of the log before `end`, where a record must begin or the log end.
+    pub fn tail_before(&self, lines: usize, end: u64) -> Result<Tail, Error> {
+        let mut walk = Walk::new(lines, end);
+        for start in self.starts()?.into_iter().rev().filter(|start| *start < end) {
             let Some(mut headers) = self.headers(start, start)? else { break };
             let mut records = Vec::new();
             while let Some(record) = headers.next_header()? {
-                // What was written since the walk began has no place in an answer that counts from the end.
+                // What was written since, or is of no interest, has no place in an answer that counts from the end.
                 if record.0 < walk.end {
                     records.push(record);
                 }

@@ -234,6 +234,34 @@ proptest! {
     }
 
     #[test]
+    fn a_moment_is_found_without_reading_the_log(written in records(), segment_bytes in 1..2000u64, back in 0..30_000u64) {
+        let log = Log::of(&written, segment_bytes);
+        let moment = (1_700_000_000_000_000 + log.end + 5).saturating_sub(back);
+        let after = log.records.iter().find(|record| record.time_micros > moment).map_or(log.end, |record| record.offset);
+        prop_assert_eq!(log.dir.offset_after(moment).unwrap(), after);
+        let start = log.dir.segment_at(moment).unwrap();
+        prop_assert!(log.dir.starts().unwrap().contains(&start));
+        let since = log.records.iter().find(|record| record.time_micros >= moment).map_or(log.end, |record| record.offset);
+        prop_assert!(start <= since);
+        prop_assert!(since - start <= segment_bytes + 400, "{} bytes too many", since - start);
+    }
+
+    #[test]
+    fn the_tail_of_a_part_is_what_a_full_read_says(written in lines(), segment_bytes in 1..200u64, count in 0..12usize, cut in 0..40usize) {
+        let log = Log::of(&written, segment_bytes);
+        let kept = &log.records[..cut.min(log.records.len())];
+        let end = kept.last().map_or(0, Record::end);
+        let mut tail = log.dir.tail_before(count, end).unwrap();
+        let mut shown = [Vec::new(), Vec::new()];
+        for record in rest(&mut Reader::new(log.dir.clone(), tail.offset)) {
+            if record.offset < end {
+                shown[record.stream.index()].extend_from_slice(tail.trim(record.stream, &record.bytes));
+            }
+        }
+        prop_assert_eq!(shown, last_lines(kept, count));
+    }
+
+    #[test]
     fn the_tail_is_what_a_full_read_says(written in lines(), segment_bytes in 1..200u64, count in 0..12usize) {
         let log = Log::of(&written, segment_bytes);
         prop_assert_eq!(tail_bytes(&log.dir, count), last_lines(&log.records, count));
@@ -306,6 +334,8 @@ fn a_missing_log_is_an_empty_one() {
     assert_eq!(dir.whole_end().unwrap(), 0);
     assert_eq!(dir.align(7).unwrap(), 0);
     assert_eq!(dir.tail(10).unwrap().offset, 0);
+    assert_eq!(dir.segment_at(1).unwrap(), 0);
+    assert_eq!(dir.offset_after(1).unwrap(), 0);
     assert!(Reader::new(dir.clone(), 0).next_record().unwrap().is_none());
     assert!(Shipper::new(dir, 0).next_chunk(&mut [0; 8]).unwrap().is_none());
 }

@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::response::sse::Event;
-use futures::stream;
 use muster_api::problem::Problem;
 use muster_api::view::{AllEventsQuery, EventsQuery};
 use muster_model::JobId;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use super::describe::{Always, JobEvents, OnJob, Reads};
 use super::failure::{Failure, Params, Segment};
 use super::job::{read, resolve, row};
-use super::sse;
+use super::sse::{self, Feed};
 use crate::core::internal;
 use crate::state::Shared;
 use crate::view;
@@ -66,11 +65,7 @@ fn last_event(headers: &HeaderMap) -> Option<u64> {
 
 fn reply(shared: Arc<Shared>, job: Option<JobId>, after: u64, follow: bool) -> Response {
     let news = shared.news.clone();
-    let follower = Follower { shared, news, job, after, follow, ready: VecDeque::new(), done: false };
-    sse::reply(stream::unfold(follower, async |mut follower| {
-        let event = follower.next().await?;
-        Some((event, follower))
-    }))
+    sse::feed(Follower { shared, news, job, after, follow })
 }
 
 struct Follower {
@@ -80,35 +75,26 @@ struct Follower {
     job: Option<JobId>,
     after: u64,
     follow: bool,
-    ready: VecDeque<Event>,
-    done: bool,
+}
+
+impl Feed for Follower {
+    async fn turn(&mut self, ready: &mut VecDeque<Event>) -> Result<bool, Problem> {
+        // Whatever is written from here on wakes the wait below.
+        self.news.borrow_and_update();
+        let goes_on = self.fill(ready).await?;
+        if !goes_on || !ready.is_empty() {
+            return Ok(goes_on);
+        }
+        tokio::select! {
+            changed = self.news.changed() => Ok(changed.is_ok()),
+            () = self.shared.stop.cancelled() => Ok(false),
+        }
+    }
 }
 
 impl Follower {
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Some(event);
-            }
-            if self.done {
-                return None;
-            }
-            // Whatever is written from here on wakes the wait below.
-            self.news.borrow_and_update();
-            if let Err(problem) = self.fill().await {
-                self.done = true;
-                return Some(sse::event("error", None, &problem));
-            }
-            if self.ready.is_empty() && !self.done {
-                tokio::select! {
-                    changed = self.news.changed() => changed.ok()?,
-                    () = self.shared.stop.cancelled() => return None,
-                }
-            }
-        }
-    }
-
-    async fn fill(&mut self) -> Result<(), Problem> {
+    /// Reads on; false once all was read that there will be.
+    async fn fill(&mut self, ready: &mut VecDeque<Event>) -> Result<bool, Problem> {
         let (job, after) = (self.job.clone(), self.after);
         let (rows, job) = read(&self.shared, move |readers| {
             // The job is read first: what it says is over has all its events.
@@ -121,13 +107,13 @@ impl Follower {
         for event in rows {
             self.after = event.seq;
             let event = view::event(event);
-            self.ready.push_back(sse::event("event", Some(event.seq.to_string()), &event));
+            ready.push_back(sse::event("event", Some(event.seq.to_string()), &event));
         }
         let is_over = job.as_ref().is_some_and(|row| row.job.state.is_terminal());
-        if whole && (!self.follow || is_over) {
-            self.ready.extend(job.map(|row| sse::event("end", None, &view::end(&row))));
-            self.done = true;
+        let is_last = whole && (!self.follow || is_over);
+        if is_last {
+            ready.extend(job.map(|row| sse::event("end", None, &view::end(&row))));
         }
-        Ok(())
+        Ok(!is_last)
     }
 }

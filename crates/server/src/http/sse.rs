@@ -1,5 +1,6 @@
 //! Server-sent events, and bodies that are visits.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +9,8 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
+use muster_api::problem::Problem;
 use serde::Serialize;
 
 use crate::state::Visit;
@@ -26,8 +28,33 @@ pub(crate) fn event<T: Serialize>(name: &str, id: Option<String>, data: &T) -> E
     }
 }
 
-/// A reply that goes on.
-pub(crate) fn reply(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+/// Where a stream of events comes from.
+pub(crate) trait Feed: Send + 'static {
+    /// Adds what there is to say, or waits until there may be something. False when nothing comes after that.
+    fn turn(&mut self, ready: &mut VecDeque<Event>) -> impl Future<Output = Result<bool, Problem>> + Send;
+}
+
+/// A reply that goes on for as long as its feed does, or until a problem, which is its last event. It is dropped, and
+/// the feed with it, when its reader is gone.
+pub(crate) fn feed(feed: impl Feed) -> Response {
+    let begun = (feed, VecDeque::new(), true);
+    reply(stream::unfold(begun, async |(mut feed, mut ready, mut goes_on)| {
+        loop {
+            if let Some(event) = ready.pop_front() {
+                return Some((event, (feed, ready, goes_on)));
+            }
+            if !goes_on {
+                return None;
+            }
+            goes_on = feed.turn(&mut ready).await.unwrap_or_else(|problem| {
+                ready.push_back(event("error", None, &problem));
+                false
+            });
+        }
+    }))
+}
+
+fn reply(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     Sse::new(events.map(Ok::<_, Infallible>))
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response()

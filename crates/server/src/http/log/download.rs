@@ -1,0 +1,88 @@
+//! A job's output as a file.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use muster_api::view::{DownloadQuery, LogsQuery};
+
+use super::follower::{Follower, Turn};
+use super::source::Piece;
+use super::{Always, Failure, Form, OnJob, Params, Reads, Segment, open};
+use crate::http::describe::Bytes as PlainBytes;
+use crate::state::Shared;
+
+/// Download a job's output, as it is so far: one task's byte for byte, a gang's in lines that begin with the task's
+/// name. Its two outputs are in one file, in the order in which they were written.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/logs/download", tag = "jobs", operation_id = "download_logs",
+    params(DownloadQuery, ("job" = String, Path)),
+    responses((status = 200, body = PlainBytes, content_type = "text/plain"), Always, Reads, OnJob))]
+pub(in crate::http) async fn download(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+    Params(query): Params<DownloadQuery>,
+) -> Result<Response, Failure> {
+    let task = query.task;
+    let query = LogsQuery {
+        task,
+        attempt: query.attempt,
+        since: query.since,
+        until: query.until,
+        grep: query.grep,
+        ignore_case: query.ignore_case,
+        invert_match: query.invert_match,
+        ..LogsQuery::default()
+    };
+    let follower = open(shared, job, query, Form::Lines).await?;
+    let file = match task {
+        Some(rank) => format!("{}-{}-task{rank}.log", follower.job(), follower.attempt()),
+        None => format!("{}-{}.log", follower.job(), follower.attempt()),
+    };
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain".to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{file}\"")),
+        // The bytes are a program's, whatever they look like.
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+    ];
+    let bytes = stream::unfold(Some(follower), async |follower| {
+        let mut follower = follower?;
+        let next = next(&mut follower).await;
+        // An error is the last item: it cuts the connection, so that a part is not taken for the whole.
+        let rest = next.is_ok().then_some(follower);
+        next.transpose().map(|next| (next, rest))
+    });
+    Ok((headers, Body::from_stream(bytes)).into_response())
+}
+
+async fn next(follower: &mut Follower) -> io::Result<Option<Bytes>> {
+    loop {
+        match follower.turn().await.map_err(io::Error::other)? {
+            Turn::Pieces(_, pieces) => return Ok(Some(joined(&pieces, follower.is_gang()))),
+            Turn::Again => {}
+            Turn::End(_) => return Ok(None),
+            Turn::Stopped => return Err(io::Error::other("the server stops")),
+        }
+    }
+}
+
+fn joined(pieces: &[Piece], with_labels: bool) -> Bytes {
+    let mut bytes = Vec::with_capacity(pieces.iter().map(|piece| piece.bytes.len()).sum());
+    for piece in pieces {
+        if !with_labels {
+            bytes.extend_from_slice(&piece.bytes);
+            continue;
+        }
+        for line in piece.bytes.split_inclusive(|byte| *byte == b'\n') {
+            bytes.extend_from_slice(format!("task{} | ", piece.rank).as_bytes());
+            bytes.extend_from_slice(line);
+            if !line.ends_with(b"\n") {
+                bytes.push(b'\n');
+            }
+        }
+    }
+    bytes.into()
+}

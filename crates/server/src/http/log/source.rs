@@ -1,0 +1,233 @@
+//! One task's log being read: from where, up to when, and what of it.
+
+use std::io;
+use std::sync::Arc;
+
+use memchr::memchr2;
+use muster_link::log::{Reader, Record, SegmentDir, Stream, Tail};
+use muster_model::TaskId;
+use tokio::sync::watch;
+
+use super::cursor::Mark;
+use super::lines::{Grep, Lines};
+use crate::log_store::{Log, LogStore};
+
+/// Bytes looked at before a follower is asked again whether it is still there; bounds what it holds, too.
+const STEP: usize = 256 * 1024;
+/// The same where most of it is thrown away.
+const SCAN: usize = 4 << 20;
+
+/// What of each log is wanted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Selection {
+    /// Microseconds since the Unix epoch, as in the records.
+    pub since: Option<u64>,
+    pub until: Option<u64>,
+    pub grep: Option<Grep>,
+    /// Whole lines, even if all of them.
+    pub by_line: bool,
+    /// Only so many of the last lines.
+    pub tail: Option<u32>,
+}
+
+/// Something to show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub rank: u32,
+    pub stream: Stream,
+    pub time_micros: u64,
+    pub bytes: Vec<u8>,
+    pub next: u64,
+    pub skip: Option<[u64; 2]>,
+}
+
+/// One task's log being read.
+pub(super) struct Source {
+    pub rank: u32,
+    /// Keeps the log shared with its writer, who announces growth through it.
+    _log: Arc<Log>,
+    pub grown: watch::Receiver<u64>,
+    reader: Reader,
+    pending: Option<Record>,
+    selection: Selection,
+    tail: Option<Tail>,
+    lines: Option<Lines>,
+    /// The last record of a stream that was too early ended in the middle of a line.
+    is_cut: [bool; 2],
+    /// What comes now is too late.
+    pub is_past: bool,
+    /// Matches that were not counted yet, where only the last of them are wanted.
+    count: Option<Count>,
+}
+
+/// A first reading of a log, to know how many lines match.
+struct Count {
+    source: Box<Source>,
+    end: u64,
+}
+
+impl Source {
+    pub fn open(logs: &LogStore, task: &TaskId, selection: &Selection, mark: Option<&Mark>) -> Self {
+        let log = logs.open(task);
+        let grown = log.watch();
+        let begin = begin(&log.dir, selection, mark);
+        let lines = (selection.grep.is_some() || selection.by_line)
+            .then(|| Lines::new(task.rank, selection.grep.clone()));
+        let mut source = Self {
+            rank: task.rank,
+            reader: Reader::new(log.dir.clone(), begin.offset),
+            grown,
+            pending: None,
+            selection: selection.clone(),
+            tail: Some(begin).filter(|tail| tail.skip != [0; 2]),
+            lines,
+            is_cut: [false; 2],
+            is_past: false,
+            count: None,
+            _log: log,
+        };
+        if mark.is_none() && selection.tail.is_some() && selection.grep.is_some() {
+            let whole = Selection { tail: None, ..selection.clone() };
+            let mut counted = Self::open(logs, task, &whole, None);
+            if let Some(lines) = &mut counted.lines {
+                lines.hidden = u64::MAX;
+            }
+            let end = counted._log.dir.whole_end().unwrap_or(0);
+            source.count = Some(Count { source: Box::new(counted), end });
+        }
+        source
+    }
+
+    /// Where the next record begins or will begin.
+    pub fn offset(&self) -> u64 {
+        self.reader.offset()
+    }
+
+    /// Goes on counting; true when that is done.
+    fn is_counted(&mut self) -> io::Result<bool> {
+        let Some(mut count) = self.count.take() else { return Ok(true) };
+        let (mut read, mut none) = (0, Vec::new());
+        while read < SCAN {
+            if count.source.offset() < count.end
+                && !count.source.is_past
+                && let Some(record) = count.source.reader.next_record().map_err(io::Error::other)?
+            {
+                read += record.bytes.len();
+                count.source.take(&record, &mut none);
+                continue;
+            }
+            count.source.finish(&mut none);
+            let matched = count.source.lines.as_ref().map_or(0, |lines| u64::MAX - lines.hidden);
+            if let Some(lines) = &mut self.lines {
+                lines.hidden = matched.saturating_sub(u64::from(self.selection.tail.unwrap_or(u32::MAX)));
+            }
+            return Ok(true);
+        }
+        self.count = Some(count);
+        Ok(false)
+    }
+
+    fn take(&mut self, record: &Record, out: &mut Vec<Piece>) {
+        let (stream, length) = (record.stream, record.bytes.len());
+        if self.selection.until.is_some_and(|until| record.time_micros > until) {
+            self.is_past = true;
+            return;
+        }
+        let kept = self.tail.as_mut().map_or(length, |tail| tail.trim(stream, &record.bytes).len());
+        let dropped = self.too_early(record, length - kept);
+        match &mut self.lines {
+            Some(lines) => lines.push(record, dropped, out),
+            None if dropped < length => out.push(Piece {
+                rank: self.rank,
+                stream,
+                time_micros: record.time_micros,
+                bytes: record.bytes[dropped..].to_vec(),
+                next: record.end(),
+                skip: None,
+            }),
+            None => {}
+        }
+    }
+
+    /// How many bytes of a record are not wanted because of when they were written: the rest of a line that began too
+    /// early is no line. A progress bar, which redraws its line for hours, is shown from its next state on.
+    fn too_early(&mut self, record: &Record, dropped: usize) -> usize {
+        let Some(since) = self.selection.since else { return dropped };
+        let is_cut = &mut self.is_cut[record.stream.index()];
+        if record.time_micros < since {
+            if let Some(last) = record.bytes.last() {
+                *is_cut = !b"\r\n".contains(last);
+            }
+            return record.bytes.len();
+        }
+        if !*is_cut {
+            return dropped;
+        }
+        let end = memchr2(b'\n', b'\r', &record.bytes[dropped..]);
+        *is_cut = end.is_none();
+        end.map_or(record.bytes.len(), |end| dropped + end + 1)
+    }
+
+    /// What is there is all there is.
+    pub fn finish(&mut self, out: &mut Vec<Piece>) {
+        let end = self.offset();
+        if let Some(lines) = &mut self.lines {
+            lines.finish(end, out);
+        }
+    }
+}
+
+/// Where to begin, and what to drop there.
+fn begin(dir: &SegmentDir, selection: &Selection, mark: Option<&Mark>) -> Tail {
+    let at = |offset| Tail { offset, skip: [0; 2] };
+    if let Some(mark) = mark {
+        let offset = dir.align(mark.offset).unwrap_or(0);
+        // Where the place itself is gone, there is nothing to count from.
+        return Tail { offset, skip: mark.skip.filter(|_| offset == mark.offset).unwrap_or_default() };
+    }
+    if let Some(lines) = selection.tail.filter(|_| selection.grep.is_none()) {
+        let end = match selection.until {
+            Some(until) => dir.offset_after(until),
+            None => dir.whole_end(),
+        };
+        let tail = end.and_then(|end| dir.tail_before(lines as usize, end));
+        return tail.unwrap_or(at(0));
+    }
+    at(selection.since.and_then(|since| dir.segment_at(since).ok()).unwrap_or(0))
+}
+
+/// What a step through some logs has found.
+pub(super) struct Step {
+    pub pieces: Vec<Piece>,
+    /// Whether there was anything at all.
+    pub is_news: bool,
+}
+
+/// Reads on, oldest first across tasks, up to a bound.
+pub(super) fn read_on(sources: &mut [Source]) -> io::Result<Step> {
+    let mut step = Step { pieces: Vec::new(), is_news: false };
+    for source in sources.iter_mut() {
+        if !source.is_counted()? {
+            step.is_news = true;
+            return Ok(step);
+        }
+    }
+    let (mut read, mut shown) = (0, 0);
+    while read < SCAN && shown < STEP {
+        for source in sources.iter_mut().filter(|source| source.pending.is_none() && !source.is_past) {
+            source.pending = source.reader.next_record().map_err(io::Error::other)?;
+        }
+        let oldest = sources
+            .iter_mut()
+            .filter(|source| source.pending.is_some())
+            .min_by_key(|source| source.pending.as_ref().map(|record| record.time_micros));
+        let Some(source) = oldest else { break };
+        let Some(record) = source.pending.take() else { break };
+        let before = step.pieces.len();
+        source.take(&record, &mut step.pieces);
+        read += record.bytes.len();
+        shown += step.pieces[before..].iter().map(|piece| piece.bytes.len()).sum::<usize>();
+        step.is_news = true;
+    }
+    Ok(step)
+}
