@@ -4,10 +4,13 @@
 
 mod conformance;
 mod crash;
+mod disk;
 mod docs;
 mod gang;
 mod logs;
 mod many;
+mod node_disk;
+mod retry;
 mod run;
 mod selector;
 mod server;
