@@ -116,8 +116,7 @@ impl Cache {
     pub(crate) fn open(dir: PathBuf, boot: &str) -> io::Result<Cache> {
         fs::create_dir_all(&dir)?;
         disk::spread_out(&dir);
-        let cache =
-            Cache { dir, boot: boot.to_owned(), in_use: Mutex::default(), tries: AtomicU64::new(0) };
+        let cache = Cache { dir, boot: boot.to_owned(), in_use: Mutex::default(), tries: AtomicU64::new(0) };
         for entry in fs::read_dir(&cache.dir)? {
             let entry = entry?;
             if entry.file_name().to_str().is_none_or(|name| name.parse::<BundleId>().is_err()) {
@@ -256,8 +255,7 @@ impl Cache {
             let used_at = fs::metadata(&stamp).and_then(|metadata| metadata.modified());
             let bytes = fs::read_to_string(&stamp).ok().and_then(|text| text.parse().ok());
             // What has no stamp is of no use, and goes first.
-            let (used_at, bytes) =
-                (used_at.unwrap_or(SystemTime::UNIX_EPOCH), bytes.unwrap_or(u64::MAX));
+            let (used_at, bytes) = (used_at.unwrap_or(SystemTime::UNIX_EPOCH), bytes.unwrap_or(u64::MAX));
             kept.push(Kept { used_at, bytes, id });
         }
         kept.sort_by(|one, other| (other.used_at, &other.id).cmp(&(one.used_at, &one.id)));

@@ -1,6 +1,9 @@
 //! Where a task's files can be read, whatever its working directory is made of and whether it lives.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "for the streams that show a task's files, which come next"))]
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for the streams that show a task's files, which come next")
+)]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,7 +79,7 @@ fn seen_by(process: &Process, path: &Path) -> Option<Directory> {
     let path = path.strip_prefix("/").ok()?;
     let directory = plain(&PathBuf::from(format!("/proc/{}/root", process.pid)).join(path)).ok()?;
     // Looked at afterwards: the number may have become another process's, and that sees an empty directory here.
-    let is_overlay = fstatfs(&directory).is_ok_and(|stat| i64::from(stat.f_type) == OVERLAY);
+    let is_overlay = fstatfs(&directory).is_ok_and(|stat| stat.f_type == OVERLAY);
     (is_overlay && process.is_alive()).then_some(directory)
 }
 
@@ -137,7 +140,8 @@ mod tests {
     }
 
     fn listed(directory: &Directory) -> BTreeMap<String, String> {
-        let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&directory.as_fd())));
+        let path =
+            PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&directory.as_fd())));
         let mut found = BTreeMap::new();
         let mut waiting = vec![path.clone()];
         while let Some(at) = waiting.pop() {
@@ -217,7 +221,8 @@ mod tests {
     fn entered(overlay: &overlay::Overlay, target: &Path) -> Child {
         use std::os::unix::process::CommandExt;
         let (overlay, target) = (overlay.clone(), target.to_owned());
-        let script = "echo new > added; rm goes; echo >> code/module; mv code renamed; echo ready; exec sleep 1000";
+        let script =
+            "echo new > added; rm goes; echo >> code/module; mv code renamed; echo ready; exec sleep 1000";
         let mut command = Command::new("sh");
         command.args(["-ec", &format!("cd {}; {script}", target.display())]).stdout(Stdio::piped());
         // SAFETY: it allocates, which a child of a process with threads must not rely on; the allocator of this system

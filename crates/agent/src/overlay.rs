@@ -98,11 +98,8 @@ pub(crate) fn is_possible(dir: &Path) -> bool {
 
 fn probe(place: &Path) -> io::Result<()> {
     disk::remove_tree(place)?;
-    let overlay = Overlay {
-        lower: place.join("lower"),
-        upper: place.join("upper"),
-        scratch: place.join("scratch"),
-    };
+    let overlay =
+        Overlay { lower: place.join("lower"), upper: place.join("upper"), scratch: place.join("scratch") };
     for dir in [&overlay.lower, &overlay.upper, &overlay.scratch] {
         fs::create_dir_all(dir)?;
     }

@@ -116,7 +116,13 @@ fn check_in_place(path: &str) -> Result<(), Error> {
     }
 }
 
-async fn furnish(dir: TaskDir, task: TaskId, bundle: BundleId, means: Means, cancel: CancellationToken) -> Result<(), Error> {
+async fn furnish(
+    dir: TaskDir,
+    task: TaskId,
+    bundle: BundleId,
+    means: Means,
+    cancel: CancellationToken,
+) -> Result<(), Error> {
     let tree = tokio::select! {
         tree = means.cache.tree(&bundle, &means.bulk) => tree?,
         () = cancel.cancelled() => return Err(Error::Abandoned),

@@ -230,7 +230,6 @@ impl TaskDir {
             result => result,
         }
     }
-
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {

@@ -18,11 +18,11 @@ mod session;
 mod spawn;
 mod watch;
 
+pub use crate::overlay::Overlay;
 pub use file::{
     CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, STARTED, STOP,
     SUPERVISOR_LOG, Started, Status, Step, StepKind, StopAsked,
 };
-pub use crate::overlay::Overlay;
 
 pub(crate) use capture::Capture;
 pub(crate) use file::{read, write};

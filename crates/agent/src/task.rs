@@ -26,11 +26,11 @@ use muster_link::log::SegmentDir;
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::io::Errno;
 
+use crate::disk;
 use crate::supervisor::{
     CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, read,
     write,
 };
-use crate::disk;
 use crate::tree::{Process, boot_id};
 
 /// What went wrong with a task's directory.

@@ -183,7 +183,8 @@ impl<'a> Donor<'a> {
         let Ok(mut from) = self.walk.read(&source.path) else { return Ok(false) };
         let mut to = writer.file(&entry.path)?;
         let name = || muster_bundle::listing::shown(&entry.path);
-        let copied = copy_content(&mut from, &mut to).map_err(|source| Error::Write { name: name(), source })?;
+        let copied =
+            copy_content(&mut from, &mut to).map_err(|source| Error::Write { name: name(), source })?;
         if copied != entry.size() {
             writer.remove(&entry.path)?;
             return Ok(false);
@@ -221,4 +222,3 @@ impl std::fmt::Debug for Build {
         formatter.debug_struct("Build").field("wanted", &self.wanted.len()).finish_non_exhaustive()
     }
 }
-

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use muster_bundle::{chunk, cut};
 use muster_bundle::listing::{Entry, Kind};
+use muster_bundle::{chunk, cut};
 use muster_model::bundle::Manifest;
 
 /// A chunk of the content.
@@ -75,8 +75,7 @@ impl Layout {
 
     /// The files, by their paths.
     pub(super) fn find(&self, path: &[u8]) -> Option<usize> {
-        let found =
-            self.entries.binary_search_by(|entry| muster_bundle::listing::compare(&entry.path, path));
+        let found = self.entries.binary_search_by(|entry| muster_bundle::listing::compare(&entry.path, path));
         found.ok().filter(|entry| matches!(self.entries[*entry].kind, Kind::File { .. }))
     }
 }

@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use super::capture::Capture;
-use super::{RETRY, complain};
 use super::control::Control;
 use super::file::{
     Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
 };
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
+use super::{RETRY, complain};
 use crate::tree::{Kill, Process, Root, boot_id};
 
 /// How long a tree is killed that grows again faster than it is found.

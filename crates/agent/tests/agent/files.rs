@@ -53,7 +53,8 @@ async fn a_bundle_is_fetched_once_and_each_task_has_its_own_files() {
     assert_eq!(node.server.state().chunk_requests as usize, chunks);
     node.launch(&task(0), "./run.sh; echo changed >> run.sh; rm -r data; ls -A").await;
     assert_eq!(node.server.output(&task(0)).await, b"hello from ./run.sh\nempty\nrun.sh\n");
-    let look = "cat data/link; wc -c < 'data/big file.bin'; stat -c %a run.sh; ls -A empty; stat -c %Y run.sh";
+    let look =
+        "cat data/link; wc -c < 'data/big file.bin'; stat -c %a run.sh; ls -A empty; stat -c %Y run.sh";
     node.launch(&task(1), look).await;
     let expected = [SCRIPT, b"300000\n755\n1600000000\n"].concat();
     assert_eq!(node.server.output(&task(1)).await, expected);

@@ -30,7 +30,13 @@ async fn collect(node: &Node, keep: Keep) -> u64 {
 #[tokio::test]
 async fn a_task_finds_the_output_of_the_attempt_before_and_no_other() {
     let node = Node::new().await;
-    over(&node, &attempt(1), "echo ${MUSTER_PREVIOUS_OUTPUT_DIR-none}; echo 7 > $MUSTER_OUTPUT_DIR/step", true).await;
+    over(
+        &node,
+        &attempt(1),
+        "echo ${MUSTER_PREVIOUS_OUTPUT_DIR-none}; echo 7 > $MUSTER_OUTPUT_DIR/step",
+        true,
+    )
+    .await;
     assert_eq!(node.server.output(&attempt(1)).await, b"none\n");
     let previous = |prepare: &mut muster_link::message::Prepare| prepare.previous = Some(attempt(1));
     node.server.send(prepare_with(&attempt(2), previous)).await;
@@ -63,9 +69,7 @@ async fn files_beyond_the_bounds_go_but_for_those_that_another_attempt_may_want(
     eventually("what nobody will want is gone", || !node.task_dir(&other).exists()).await;
     assert!(node.task_dir(&attempt(1)).join("output/big").exists());
     // The next attempt uses it, and may use it as long as it lives, also when its job is known to be over.
-    node.server
-        .send(prepare_with(&attempt(2), |prepare| prepare.previous = Some(attempt(1))))
-        .await;
+    node.server.send(prepare_with(&attempt(2), |prepare| prepare.previous = Some(attempt(1)))).await;
     node.server.ready(&attempt(2)).await;
     node.server.send(launch(&attempt(2), "echo > $MUSTER_OUTPUT_DIR/a; exec sleep 100")).await;
     node.server.started(&attempt(2)).await;

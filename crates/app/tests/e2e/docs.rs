@@ -36,7 +36,13 @@ fn as_question(line: &str) -> String {
 fn every_command_line_in_the_documentation_is_understood() {
     let home = home();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pages = ["README.md", "README.zh-CN.md", "docs/guides/first-run.md", "docs/guides/run-a-job.md"];
+    let pages = [
+        "README.md",
+        "README.zh-CN.md",
+        "docs/guides/first-run.md",
+        "docs/guides/run-a-job.md",
+        "docs/guides/retries.md",
+    ];
     let mut count = 0;
     for page in pages {
         let text = std::fs::read_to_string(root.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
