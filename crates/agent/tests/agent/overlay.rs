@@ -30,7 +30,7 @@ const CHANGE: &str = "./run.sh; pwd; mv code moved && cat moved/module; echo new
 
 #[tokio::test]
 async fn a_task_does_with_its_files_what_it_likes_however_they_came_to_be() {
-    for options in [&["overlays=yes"], &["overlays=no"]] {
+    for options in [&["overlays=always"], &["overlays=never"]] {
         let node = Node::with(options).await;
         for rank in 0..2 {
             ready(&node, rank).await;
@@ -42,7 +42,7 @@ async fn a_task_does_with_its_files_what_it_likes_however_they_came_to_be() {
         }
         assert!(!mounts().contains(node.dir().to_str().unwrap()), "nothing is mounted on the machine");
         let has_overlay = node.task_dir(&task(0)).join("upper").exists();
-        assert!(options != &["overlays=no"] || !has_overlay);
+        assert!(options != &["overlays=never"] || !has_overlay);
         let tree = node.dir().join("cache/bundles").join(bundle(&node).as_str()).join("tree");
         assert_eq!(fs::read(tree.join("code/module")).unwrap(), b"old\n");
     }
@@ -54,7 +54,7 @@ fn mounts() -> String {
 
 #[tokio::test]
 async fn a_mount_that_fails_at_the_last_moment_is_a_copy() {
-    let node = Node::new().await;
+    let node = Node::with(&["overlays=always"]).await;
     ready(&node, 0).await;
     let dir = node.task_dir(&task(0));
     if !dir.join("upper").exists() {
@@ -70,7 +70,7 @@ async fn a_mount_that_fails_at_the_last_moment_is_a_copy() {
 
 #[tokio::test]
 async fn whoever_is_killed_the_files_stay_with_the_task_and_nothing_stays_mounted() {
-    let mut node = Node::new().await;
+    let mut node = Node::with(&["overlays=always"]).await;
     ready(&node, 0).await;
     let script = "setsid sh -c 'echo child > child; exec sleep 1000' & echo 1 > first; while [ ! -e child ]; do sleep 0.01; done; echo up; \
                   exec sleep 1000";
