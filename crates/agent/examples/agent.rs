@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_agent::{Options, run, supervisor};
+use muster_agent::{Options, Overlays, run, supervisor};
 use muster_link::dial::Server;
 
 fn main() -> ExitCode {
@@ -32,7 +32,8 @@ fn agent(dir: &str, socket: &str, words: &[&str]) -> ExitCode {
         match word.split_once('=') {
             Some(("orphan_ms", text)) => options.orphan_exit = text.parse().ok().map(Duration::from_millis),
             Some(("device", text)) => options.devices.extend(text.parse()),
-            Some(("overlays", text)) => options.overlays = text == "yes",
+            Some(("overlays", "always")) => options.overlays = Overlays::Always,
+            Some(("overlays", "never")) => options.overlays = Overlays::Never,
             Some(("tree", text)) => options.tree = text.parse().expect("this is a way"),
             _ => return ExitCode::from(2),
         }

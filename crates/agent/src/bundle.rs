@@ -39,6 +39,9 @@ pub(crate) use copy::copy_tree;
 const MAX_TREES: usize = 256;
 /// Among how many of the trees used last the one to begin with is chosen.
 const BASES: usize = 8;
+/// What is copied faster than a mount is made and undone.
+const SMALL_ENTRIES: u32 = 32;
+const SMALL_BYTES: u64 = 1 << 20;
 /// What one bundle may hold: beyond any disk that code is on, and small enough to be counted with.
 const MAX_BUNDLE_BYTES: u64 = 1 << 40;
 
@@ -96,6 +99,12 @@ impl Tree {
     /// The files. Nothing may be written there.
     pub(crate) fn path(&self) -> PathBuf {
         self.entry.join(TREE)
+    }
+
+    /// Whether copying it takes no time.
+    pub(crate) fn is_small(&self) -> bool {
+        let head = index::head(&self.entry);
+        head.is_some_and(|head| head.entries <= SMALL_ENTRIES && head.bytes <= SMALL_BYTES)
     }
 
     /// Keep it also when this is no longer held, until the task is [released](Cache::release).
@@ -178,7 +187,7 @@ impl Cache {
 
     /// Whether a tree was made in this boot.
     fn is_trusted(&self, entry: &Path) -> bool {
-        index::boot(entry).is_some_and(|boot| boot == self.boot)
+        index::head(entry).is_some_and(|head| head.boot == self.boot)
     }
 
     /// What is known of a tree, if it was made in this boot.
@@ -223,9 +232,8 @@ impl Cache {
     /// Give a tree that is whole its name.
     fn keep(&self, bundle: &BundleId, unfinished: Unfinished, build: Build) -> Result<(), Error> {
         let layout = build.finish()?;
-        let bytes: u64 = layout.chunks().iter().map(|chunk| u64::from(chunk.bytes)).sum();
         index::write(&unfinished.dir, &self.boot, &layout)?;
-        disk::write(&unfinished.dir.join(STAMP), bytes.to_string().as_bytes())?;
+        disk::write(&unfinished.dir.join(STAMP), layout.bytes().to_string().as_bytes())?;
         let entry = self.entry(bundle);
         let old = match fs::rename(&unfinished.dir, &entry) {
             Ok(()) => return Ok(()),

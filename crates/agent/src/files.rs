@@ -101,7 +101,7 @@ fn seen_by(process: &Process, path: &Path) -> Option<Directory> {
     let path = path.strip_prefix("/").ok()?;
     let directory = plain(&PathBuf::from(format!("/proc/{}/root", process.pid)).join(path)).ok()?;
     // Looked at afterwards: the number may have become another process's, and that sees an empty directory here.
-    let is_overlay = fstatfs(&directory).is_ok_and(|stat| i64::from(stat.f_type) == OVERLAY);
+    let is_overlay = fstatfs(&directory).is_ok_and(|stat| stat.f_type == OVERLAY);
     (is_overlay && process.is_alive()).then_some(directory)
 }
 

@@ -35,7 +35,7 @@ pub mod tree;
 mod watcher;
 mod words;
 
-pub use options::{LOCAL_ORPHAN_EXIT, Options};
+pub use options::{LOCAL_ORPHAN_EXIT, Options, Overlays};
 pub use process::{EXIT_ALREADY_RUNNING, run};
 
 use words::words;

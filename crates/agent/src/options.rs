@@ -13,6 +13,18 @@ use crate::tree::Preference;
 /// itself stays with nothing to do, so that neither is left behind by the other.
 pub const LOCAL_ORPHAN_EXIT: Duration = Duration::from_secs(15 * 60);
 
+/// When a working directory is an overlay, on a machine that can have them. All but `Auto` are for tests and for operators
+/// who know their machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlays {
+    /// Where it is worth it: the kernel writes the whole disk's data down when one goes, which a few small files are
+    /// not worth.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
 /// What an agent is told when it is started.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -32,8 +44,8 @@ pub struct Options {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub slots: Option<u32>,
-    /// Whether a working directory may be an overlay, where the machine can have them; else it is always a copy.
-    pub overlays: bool,
+    /// When a working directory is an overlay instead of a copy.
+    pub overlays: Overlays,
     /// How the processes of a task are held together and ended.
     pub tree: Preference,
     /// After how long without a live task and without a server it ends; never, if absent.
@@ -57,7 +69,7 @@ impl Options {
             cpu_millis: None,
             memory_bytes: None,
             slots: None,
-            overlays: true,
+            overlays: Overlays::Auto,
             tree: Preference::Auto,
             orphan_exit: None,
             build: String::new(),

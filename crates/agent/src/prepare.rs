@@ -10,6 +10,7 @@ use std::sync::Arc;
 use muster_model::{BundleId, TaskId};
 use tokio_util::sync::CancellationToken;
 
+use crate::Overlays;
 use crate::bulk::Bulk;
 use crate::bundle::{self, Cache, Tree, copy_tree};
 use crate::disk;
@@ -57,8 +58,8 @@ pub(crate) struct Means {
     pub(crate) bulk: Bulk,
     /// Where the files of tasks are read.
     pub(crate) reader: Arc<Reader>,
-    /// Whether working directories are overlays here.
-    pub(crate) overlays: bool,
+    /// When working directories are overlays; never, where they cannot be.
+    pub(crate) overlays: Overlays,
 }
 
 /// Prepare a task, or find that it was.
@@ -131,7 +132,12 @@ async fn furnish(
         () = cancel.cancelled() => return Err(Error::Abandoned),
     };
     disk::work(move || {
-        if means.overlays {
+        let is_overlay = match means.overlays {
+            Overlays::Auto => !tree.is_small(),
+            Overlays::Always => true,
+            Overlays::Never => false,
+        };
+        if is_overlay {
             return Ok(lay_out(&dir, &task, &tree)?);
         }
         let unfinished = dir.unfinished_work();

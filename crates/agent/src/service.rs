@@ -37,7 +37,7 @@ use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
-use crate::{Options, device, disk, machine, memory, overlay, start};
+use crate::{Options, Overlays, device, disk, machine, memory, overlay, start};
 
 use hands::{Hands, Report};
 use life::Outcome;
@@ -141,7 +141,11 @@ impl Service {
         disk::make_dir(&tasks_dir)?;
         disk::spread_out(&tasks_dir);
         let cache = Arc::new(Cache::open(options.dir.join("cache/bundles"), &agent.identity.boot_id)?);
-        let overlays = options.overlays && overlay::is_possible(&options.dir);
+        let overlays = match options.overlays {
+            Overlays::Never => Overlays::Never,
+            wanted if overlay::is_possible(&options.dir) => wanted,
+            _ => Overlays::Never,
+        };
         let (appeared, watched) = watch::channel(());
         let reader = Arc::new(Reader::new(tasks_dir.clone(), Arc::clone(&cache)));
         let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()), Arc::clone(&reader));

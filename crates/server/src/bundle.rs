@@ -51,6 +51,24 @@ pub(crate) async fn put(
     Ok(missing)
 }
 
+/// That a bundle which was stored still has all its chunks: one that was damaged on disk is not there any more, and is sent
+/// again by whoever is told so. Whether there is such a bundle at all is for the core to say.
+pub(crate) async fn check(shared: &Arc<Shared>, id: BundleId) -> Result<(), Problem> {
+    let (store, name) = (shared.clone(), id.clone());
+    let lost = with_chunks(shared, move || {
+        let row = store.readers.bundle(&name).map_err(io::Error::other)?;
+        let manifest = row.and_then(|row| row.manifest.parse::<Manifest>().ok()).unwrap_or_default();
+        Ok(store.chunks.missing(manifest.chunks().map(|chunk| &chunk.id))?.len())
+    });
+    match lost.await? {
+        0 => Ok(()),
+        count => {
+            Err(Problem::new(Code::BundleIncomplete, format!("{count} chunks of {id} are not here any more"))
+                .hint("send it again: POST /api/v1/bundles says what is missing"))
+        }
+    }
+}
+
 /// Takes a pack, a record at a time. Records before one that is refused are kept.
 pub(crate) async fn take_pack(
     shared: &Arc<Shared>,

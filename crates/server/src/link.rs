@@ -92,10 +92,12 @@ async fn serve_control(
         let hello = receive_hello(&mut reader, node).await?;
         let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
         let (outbox, messages) = mpsc::channel(OUTBOX);
-        let connected = Input::AgentConnected { connection, hello: Box::new(hello), outbox: outbox.clone() };
+        // Only the core holds on to it: dropping it there is how it ends this connection.
+        let unsupported = outbox.downgrade();
+        let connected = Input::AgentConnected { connection, hello: Box::new(hello), outbox };
         shared.core.tell(connected).await.map_err(io::Error::other)?;
         let ended = tokio::select! {
-            ended = receive_all(shared, connection, node, &mut reader, outbox) => ended,
+            ended = receive_all(shared, connection, node, &mut reader, unsupported) => ended,
             ended = send_all(shared, messages, BufWriter::new(writer)) => ended,
         };
         // The core may already be gone.
@@ -122,7 +124,7 @@ async fn receive_all(
     connection: ConnectionId,
     node: &NodeId,
     reader: &mut BufReader<ReadHalf<Stream>>,
-    outbox: mpsc::Sender<ToAgent>,
+    outbox: mpsc::WeakSender<ToAgent>,
 ) -> io::Result<()> {
     while let Some(received) = timeout(SILENCE, control::receive(reader)).await?? {
         match received {
@@ -132,7 +134,10 @@ async fn receive_all(
                 shared.core.tell(said).await.map_err(io::Error::other)?;
             }
             Received::Unknown { kind } => {
-                let _ = outbox.try_send(ToAgent::Unsupported { what: kind });
+                if let Some(outbox) = outbox.upgrade() {
+                    // One that does not read is not waited for.
+                    let _ = outbox.try_send(ToAgent::Unsupported { what: kind });
+                }
             }
         }
     }

@@ -27,12 +27,14 @@ pub(super) struct Index {
 
 /// Writes the index of a tree. `dir` is what the tree is in.
 pub(super) fn write(dir: &Path, boot: &str, layout: &Layout) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(HEADING.len() + BOOT + 4 + layout.chunks().len() * PIECE);
+    let mut bytes = Vec::with_capacity(HEADING.len() + BOOT + 16 + layout.chunks().len() * PIECE);
     bytes.extend_from_slice(HEADING);
     let mut named = [b' '; BOOT];
     let length = boot.len().min(BOOT);
     named[..length].copy_from_slice(&boot.as_bytes()[..length]);
     bytes.extend_from_slice(&named);
+    bytes.extend_from_slice(&u32::try_from(layout.entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend_from_slice(&layout.bytes().to_le_bytes());
     bytes.extend_from_slice(&(layout.chunks().len() as u32).to_le_bytes());
     for chunk in layout.chunks() {
         bytes.extend_from_slice(&chunk.digest);
@@ -42,31 +44,50 @@ pub(super) fn write(dir: &Path, boot: &str, layout: &Layout) -> io::Result<()> {
     File::create_new(dir.join(NAME))?.write_all(&bytes)
 }
 
-/// In which boot a tree was made; none if it has no index that can be read.
-pub(super) fn boot(dir: &Path) -> Option<String> {
-    head(&mut File::open(dir.join(NAME)).ok()?).map(|(boot, _)| boot)
+/// What an index begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Head {
+    /// In which boot the tree was made.
+    pub(super) boot: String,
+    /// How much is in it.
+    pub(super) entries: u32,
+    pub(super) bytes: u64,
+    chunks: u32,
 }
 
-fn head(file: &mut File) -> Option<(String, usize)> {
-    let mut head = [0; HEADING.len() + BOOT + 4];
-    file.read_exact(&mut head).ok()?;
-    let (heading, rest) = head.split_at(HEADING.len());
-    let (boot, count) = rest.split_at(BOOT);
-    let boot = String::from_utf8_lossy(boot).trim_end().to_owned();
-    (heading == HEADING).then_some((boot, u32::from_le_bytes(count.try_into().ok()?) as usize))
+/// The beginning of a tree's index; none if it has none that can be read.
+pub(super) fn head(dir: &Path) -> Option<Head> {
+    read_head(&mut File::open(dir.join(NAME)).ok()?)
+}
+
+fn read_head(file: &mut File) -> Option<Head> {
+    let mut bytes = [0; HEADING.len() + BOOT + 16];
+    file.read_exact(&mut bytes).ok()?;
+    let (heading, rest) = bytes.split_first_chunk::<8>()?;
+    let (boot, rest) = rest.split_first_chunk::<BOOT>()?;
+    let (entries, rest) = rest.split_first_chunk()?;
+    let (bytes, rest) = rest.split_first_chunk()?;
+    let (chunks, _) = rest.split_first_chunk()?;
+    (heading == HEADING).then(|| Head {
+        boot: String::from_utf8_lossy(boot).trim_end().to_owned(),
+        entries: u32::from_le_bytes(*entries),
+        bytes: u64::from_le_bytes(*bytes),
+        chunks: u32::from_le_bytes(*chunks),
+    })
 }
 
 /// Opens the index of a tree; none if there is none that can be read.
 pub(super) fn open(dir: &Path) -> Option<Index> {
     let mut file = File::open(dir.join(NAME)).ok()?;
-    let (boot, count) = head(&mut file)?;
+    let head = read_head(&mut file)?;
+    let count = head.chunks as usize;
     let mut bytes = Vec::new();
     (&mut file).take((count * PIECE) as u64).read_to_end(&mut bytes).ok()?;
     let (pieces, []) = bytes.as_chunks::<PIECE>() else { return None };
     if pieces.len() != count {
         return None;
     }
-    Some(Index { boot, chunks: pieces.iter().map(piece).collect(), rest: file })
+    Some(Index { boot: head.boot, chunks: pieces.iter().map(piece).collect(), rest: file })
 }
 
 fn piece(bytes: &[u8; PIECE]) -> Piece {
@@ -102,6 +123,7 @@ mod tests {
         let index = open(home.path()).unwrap();
         assert_eq!((index.boot.as_str(), &index.chunks), ("boot", &chunks));
         assert_eq!(index.layout().unwrap().entries.len(), 1);
+        assert_eq!(head(home.path()), Some(Head { boot: "boot".into(), entries: 1, bytes: 7, chunks: 1 }));
         let path = home.path().join(NAME);
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {

@@ -56,6 +56,11 @@ impl Layout {
         &self.chunks
     }
 
+    /// How large all files are together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.bytes)).sum()
+    }
+
     /// The bytes of an entry; none of anything but a file.
     pub(super) fn span(&self, entry: usize) -> Span<'_> {
         let (start, bytes) = (self.starts[entry], self.entries[entry].size());

@@ -8,5 +8,6 @@ mod life;
 mod link;
 mod logs;
 mod node;
+mod overlay;
 mod retention;
 mod server;

@@ -83,7 +83,7 @@ async fn files_beyond_the_bounds_go_but_for_those_that_another_attempt_may_want(
 
 #[tokio::test]
 async fn a_bundle_stays_as_long_as_a_working_directory_shows_it() {
-    let mut node = Node::new().await;
+    let mut node = Node::with(&["overlays=always"]).await;
     node.server.state().keep = Keep { bundles_bytes: 10, ..Keep::default() };
     let bytes = vec![7; 5000];
     let (bundle, _) = node.bundle(&[(file("a", 0o644, 0, &bytes), &bytes)], 1000);

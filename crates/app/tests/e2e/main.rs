@@ -5,12 +5,15 @@
 mod config;
 mod conformance;
 mod crash;
+mod disk;
 mod docs;
 mod doctor;
 mod gang;
 mod init;
 mod logs;
 mod many;
+mod node_disk;
+mod retry;
 mod run;
 mod selector;
 mod server;

@@ -56,6 +56,9 @@ pub(super) async fn create(
         let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
         return Ok(Json(Preview { spec, name, why }).into_response());
     }
+    if let Some(id) = &request.bundle {
+        bundle::check(&shared, id.clone()).await?;
+    }
     check_source(&shared, request.source.as_ref()).await?;
     let submission = Submission {
         spec,

@@ -1,111 +1,15 @@
-//! A server of its own for each test, spoken to as clients do: packs, bundles, differences, and what is removed.
+//! What clients see: packs, bundles, differences, and what is removed.
 
-#![expect(clippy::unwrap_used, reason = "a test: a panic is how it fails")]
-
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_api::client::{Client, Endpoint, Error};
-use muster_api::model::bundle::{Chunk, Source};
-use muster_api::model::{BundleId, ChunkId};
-use muster_api::view::{CreateJob, Gc, PutBundle};
-use muster_api::{Code, Problem};
+use muster_api::Code;
+use muster_api::client::{Client, Endpoint};
+use muster_api::view::{Gc, PutBundle};
 use muster_bundle::chunk::{self, Encoder};
 use muster_bundle::cut;
-use muster_engine::local::{self, Local};
-use muster_server::{Engines, Keep, Listen, Options};
-use serde_json::json;
-use tempfile::TempDir;
-use tokio::task::JoinHandle;
 
-struct Server {
-    client: Client,
-    dir: TempDir,
-    running: JoinHandle<()>,
-}
-
-impl Server {
-    async fn start(dir: TempDir, unused: Duration) -> Self {
-        let node =
-            local::Options { dir: dir.path().join("node"), exe: "/bin/false".into(), arguments: Vec::new() };
-        let options = Options {
-            home: dir.path().into(),
-            listen: Listen::Socket,
-            idle_exit: None,
-            engines: Engines::new(vec![Arc::new(Local::new(node))]),
-            exe: "/bin/false".into(),
-            build: "test".into(),
-            version: "0".into(),
-            owner: "me".into(),
-            keep: Keep { unused, ..Keep::default() },
-        };
-        let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let on_ready = move |_: &Path| drop(ready.send(()));
-        #[expect(clippy::disallowed_methods, reason = "a test: the server is joined below")]
-        let running = tokio::spawn(async move { muster_server::run(options, on_ready).await.unwrap() });
-        is_ready.await.unwrap();
-        let client = Client::connect(Endpoint::unix(dir.path().join("server.sock"))).await.unwrap();
-        Self { client, dir, running }
-    }
-
-    async fn new() -> Self {
-        Self::start(tempfile::tempdir().unwrap(), Duration::from_secs(3600)).await
-    }
-
-    async fn stop(self) -> TempDir {
-        self.client.shutdown_server().await.unwrap();
-        drop(self.client);
-        self.running.await.unwrap();
-        self.dir
-    }
-
-    async fn send(&self, contents: &[&[u8]]) {
-        self.client.put_chunks(pack(contents).into()).await.unwrap();
-    }
-
-    async fn refused(&self, pack: Vec<u8>) -> Problem {
-        refusal(self.client.put_chunks(pack.into()).await.unwrap_err())
-    }
-
-    /// Sends a bundle of one chunk whole.
-    async fn bundle(&self, content: &[u8]) -> BundleId {
-        self.send(&[content]).await;
-        let status = self.client.put_bundle(&manifest(content)).await.unwrap();
-        assert_eq!(status.missing, []);
-        status.id
-    }
-
-    fn file(&self, id: &ChunkId) -> std::path::PathBuf {
-        let digest = id.as_str().trim_start_matches(ChunkId::PREFIX);
-        self.dir.path().join("chunks").join(&digest[..2]).join(digest)
-    }
-}
-
-fn pack(contents: &[&[u8]]) -> Vec<u8> {
-    let mut pack = Vec::new();
-    for content in contents {
-        chunk::push(&mut pack, &chunk::id(content), &Encoder::default().encode(content));
-    }
-    pack
-}
-
-fn manifest(content: &[u8]) -> PutBundle {
-    let content = Chunk { id: chunk::id(content), bytes: content.len() as u64 };
-    PutBundle { listing: Vec::new(), content: vec![content] }
-}
-
-fn job(bundle: Option<BundleId>, diff: Option<ChunkId>) -> CreateJob {
-    let source = Source { commit: "c0ffee".into(), branch: Some("main".into()), dirty: diff.is_some(), diff };
-    CreateJob { spec: json!({ "command": ["true"] }), bundle, source: Some(source), environment: None }
-}
-
-fn refusal(error: Error) -> Problem {
-    match error {
-        Error::Problem(problem) => *problem,
-        other => panic!("{other}"),
-    }
-}
+use crate::fixture::{Server, job, manifest, pack, refusal};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_is_there_once_its_chunks_are_and_also_after_a_restart() {
@@ -224,8 +128,10 @@ async fn nothing_that_is_young_goes() {
 async fn a_chunk_that_lost_its_bytes_is_asked_for_again() {
     let server = Server::new().await;
     let id = chunk::id(b"content");
-    server.bundle(b"content").await;
+    let bundle = server.bundle(b"content").await;
     std::fs::write(server.file(&id), b"").unwrap();
+    let refused = server.client.create_job(&job(Some(bundle), None), "a").await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::BundleIncomplete));
     assert_eq!(server.client.put_bundle(&manifest(b"content")).await.unwrap().missing, [id]);
     server.bundle(b"content").await;
     server.stop().await;

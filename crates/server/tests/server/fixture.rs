@@ -1,0 +1,105 @@
+//! A server of its own for each test, in this process, with a node that never comes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_api::Problem;
+use muster_api::client::{Client, Endpoint, Error};
+use muster_api::model::bundle::{Chunk, Source};
+use muster_api::model::{BundleId, ChunkId};
+use muster_api::view::{CreateJob, PutBundle};
+use muster_bundle::chunk::{self, Encoder};
+use muster_engine::local::{self, Local};
+use muster_server::{Engines, Keep, Listen, Options};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+pub struct Server {
+    pub client: Client,
+    pub dir: TempDir,
+    running: JoinHandle<()>,
+}
+
+impl Server {
+    pub async fn start(dir: TempDir, unused: Duration) -> Self {
+        let node =
+            local::Options { dir: dir.path().join("node"), exe: "/bin/false".into(), arguments: Vec::new() };
+        let options = Options {
+            home: dir.path().into(),
+            listen: Listen::Socket,
+            idle_exit: None,
+            engines: Engines::new(vec![Arc::new(Local::new(node))]),
+            exe: "/bin/false".into(),
+            build: "test".into(),
+            version: "0".into(),
+            owner: "me".into(),
+            keep: Keep { unused, ..Keep::default() },
+        };
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let on_ready = move |_: &Path| drop(ready.send(()));
+        #[expect(clippy::disallowed_methods, reason = "a test: the server is joined when it stops")]
+        let running = tokio::spawn(async move { muster_server::run(options, on_ready).await.unwrap() });
+        is_ready.await.unwrap();
+        let client = Client::connect(Endpoint::unix(dir.path().join("server.sock"))).await.unwrap();
+        Self { client, dir, running }
+    }
+
+    pub async fn new() -> Self {
+        Self::start(tempfile::tempdir().unwrap(), Duration::from_secs(3600)).await
+    }
+
+    pub async fn stop(self) -> TempDir {
+        self.client.shutdown_server().await.unwrap();
+        drop(self.client);
+        self.running.await.unwrap();
+        self.dir
+    }
+
+    pub async fn send(&self, contents: &[&[u8]]) {
+        self.client.put_chunks(pack(contents).into()).await.unwrap();
+    }
+
+    pub async fn refused(&self, pack: Vec<u8>) -> Problem {
+        refusal(self.client.put_chunks(pack.into()).await.unwrap_err())
+    }
+
+    /// Sends a bundle of one chunk whole.
+    pub async fn bundle(&self, content: &[u8]) -> BundleId {
+        self.send(&[content]).await;
+        let status = self.client.put_bundle(&manifest(content)).await.unwrap();
+        assert_eq!(status.missing, []);
+        status.id
+    }
+
+    pub fn file(&self, id: &ChunkId) -> std::path::PathBuf {
+        let digest = id.as_str().trim_start_matches(ChunkId::PREFIX);
+        self.dir.path().join("chunks").join(&digest[..2]).join(digest)
+    }
+}
+
+pub fn pack(contents: &[&[u8]]) -> Vec<u8> {
+    let mut pack = Vec::new();
+    for content in contents {
+        chunk::push(&mut pack, &chunk::id(content), &Encoder::default().encode(content));
+    }
+    pack
+}
+
+pub fn manifest(content: &[u8]) -> PutBundle {
+    let content = Chunk { id: chunk::id(content), bytes: content.len() as u64 };
+    PutBundle { listing: Vec::new(), content: vec![content] }
+}
+
+pub fn job(bundle: Option<BundleId>, diff: Option<ChunkId>) -> CreateJob {
+    let source = Source { commit: "c0ffee".into(), branch: Some("main".into()), dirty: diff.is_some(), diff };
+    CreateJob { spec: json!({ "command": ["true"] }), bundle, source: Some(source), environment: None }
+}
+
+pub fn refusal(error: Error) -> Problem {
+    match error {
+        Error::Problem(problem) => *problem,
+        other => panic!("{other}"),
+    }
+}

@@ -1,0 +1,7 @@
+//! A whole server, spoken to as clients and nodes do.
+
+#![expect(clippy::unwrap_used, reason = "a test: a panic is how it fails")]
+
+mod bundles;
+mod fixture;
+mod link;
