@@ -79,3 +79,6 @@ def slurm_s(slurm, count):
     submit_all(command, slurm.environment, count)
     wait_for("Slurm's queue is empty", lambda: slurm.queued() == 0, seconds=DEADLINE_S, every=0.1)
     return time.monotonic() - began
+
+
+FIGURES = {"many short jobs": measure}

@@ -5,6 +5,7 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -106,6 +107,15 @@ pub(crate) fn width() -> Option<usize> {
     let told = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let asked = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     told.or_else(asked).filter(|columns| *columns > 0)
+}
+
+/// Whether whoever read our stdout has gone, as far as can be known without writing to it. A command that waits for
+/// something to say must ask, or it would wait for nobody.
+pub(crate) fn stdout_is_closed() -> bool {
+    let stdout = io::stdout();
+    let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = Timespec::default();
+    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Writes to stdout, all of it now.

@@ -1,6 +1,6 @@
 //! `submit`, `clone` and `events`: a job from a file, again with changes, and what happened to it.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use muster_testkit::wait_for;
@@ -162,4 +162,22 @@ fn events_tell_the_story_of_a_job_and_of_all() {
     assert_eq!(home.ok(["events", "--tail", "1", "--json"]).lines().count(), 1);
     assert_eq!(home.ok(["events", "--tail", "0"]).lines().count(), 1, "only the heading");
     assert_eq!(home.run(["events", "nobody"]).code(), 2);
+}
+
+#[test]
+fn a_follower_ends_when_nobody_reads_it() {
+    let home = home();
+    home.wait_for_state(&home.submit(&["--", "true"]), "succeeded");
+    let mut command = home.command(["events", "-f"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // All there is to say has been said when the reader goes.
+    assert!(lines.by_ref().any(|line| line.unwrap().contains("succeeded")));
+    drop(lines);
+    let mut status = None;
+    wait_for("the follower to end", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(141));
 }

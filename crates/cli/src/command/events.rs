@@ -1,12 +1,15 @@
 //! `muster events`: what happened, to one job or to all, and what happens.
 
+use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use muster_api::client::{self, Client, EventItem, Events};
 use muster_api::model::{Ending, Reason, State};
 use muster_api::view::{AllEventsQuery, EventView, EventsQuery};
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::{selector, state};
 use crate::error::Error;
@@ -15,6 +18,8 @@ use crate::terminal::{self, Colour};
 
 /// The longest kind of event, `task_ended`, and a gap.
 const KIND_WIDTH: usize = 12;
+/// How often it is looked whether anybody still reads: whoever pressed Ctrl-C on a pipeline does not wait for more.
+const LOOK: Duration = Duration::from_millis(500);
 /// How many nodes are named in a line.
 const NAMED: usize = 4;
 
@@ -54,7 +59,15 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     loop {
         let mut stream = session.call(async |client| open(client, args, after).await).await?;
         let lost = loop {
-            match stream.next().await {
+            let item = tokio::select! {
+                item = stream.next() => item,
+                // Nothing may ever happen again, and then nothing would be written that could fail.
+                () = sleep(LOOK) => match terminal::stdout_is_closed() {
+                    true => return Err(Error::output(&io::ErrorKind::BrokenPipe.into())),
+                    false => continue,
+                },
+            };
+            match item {
                 Ok(Some(EventItem::Event(event))) => {
                     patience.restore();
                     after = Some(event.seq);
