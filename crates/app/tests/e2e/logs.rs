@@ -260,8 +260,8 @@ fn a_log_is_downloaded_whole_or_not_at_all() {
 
 /// How many files of its logs, and how many connections, a server has open.
 fn held(home: &Home, server: u32) -> (usize, usize) {
-    let logs = home.path().canonicalize().unwrap().join("logs");
-    let entries = std::fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten();
+    let logs = home.path().canonicalize().expect("the data directory").join("logs");
+    let entries = std::fs::read_dir(format!("/proc/{server}/fd")).expect("the server lives").flatten();
     let targets: Vec<_> = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     let files = targets.iter().filter(|target| target.starts_with(&logs)).count();
     (files, targets.iter().filter(|target| target.to_string_lossy().starts_with("socket:")).count())
