@@ -75,7 +75,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         return preview(args, &session, &old, &request).await;
     }
     let bundle = match request.workdir {
-        Some(_) => run::upload(&session, &request).await?,
+        Some(_) => {
+            run::check(&session, &args.flags, &request).await?;
+            run::upload(&session, &request).await?
+        }
         None => old.bundle.clone(),
     };
     if !args.json {

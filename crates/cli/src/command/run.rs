@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use muster_api::client::Client;
 use muster_api::model::BundleId;
-use muster_api::model::spec::{JobSpec, Target};
-use muster_api::view::{CreateJob, JobDetail};
+use muster_api::model::spec::{FieldCode, JobSpec, Target};
+use muster_api::view::{CreateJob, JobDetail, Preview};
 
 use super::state;
 use crate::error::{Code, Error};
@@ -21,6 +22,10 @@ use crate::terminal;
 
 mod attached;
 mod summary;
+
+/// How long nodes may take to come back to a server that has just started.
+const NODES_RETURN: Duration = Duration::from_secs(2);
+const NODES_POLL: Duration = Duration::from_millis(20);
 
 /// What the shell keeps for itself; in a task it would be wrong.
 const SHELLS_OWN: [&str; 4] = ["_", "OLDPWD", "PWD", "SHLVL"];
@@ -90,6 +95,10 @@ pub(super) async fn from_file(flags: &Flags, file: Option<&Path>, how: How) -> R
         return preview(flags, &request, how.json).await;
     }
     let session = Arc::new(Session::open().await?);
+    if request.code().is_some() {
+        // What is refused is refused before its code is sent, however much that is.
+        check(&session, flags, &request).await?;
+    }
     let bundle = upload(&session, &request).await?;
     submit(&session, flags, request, bundle, how, &here).await
 }
@@ -156,13 +165,31 @@ fn idempotency_key() -> Result<String, Error> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {
-    let session = Session::open().await?;
+/// What the server would do with the job.
+pub(super) async fn check(session: &Session, flags: &Flags, request: &Request) -> Result<Preview, Error> {
     let create = CreateJob { spec: request.value.clone(), bundle: None, environment: None };
     let check = async |client: &Client| {
         client.preview_job(&create).await.map_err(|error| flags.in_users_words(error))
     };
-    let preview = session.call(check).await?;
+    let deadline = Instant::now() + NODES_RETURN;
+    loop {
+        match session.call(check).await {
+            // A server that has just started remembers what its nodes had; what they have now, they say themselves.
+            Err(error) if error.is_about(FieldCode::NotEnoughResources) && Instant::now() < deadline => {
+                let nodes = session.call(async |client| client.nodes().await).await?.items;
+                if nodes.iter().all(|node| node.connected) {
+                    return session.call(check).await;
+                }
+                tokio::time::sleep(NODES_POLL).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let preview = check(&session, flags, request).await?;
     if json {
         terminal::say_json(&preview)?;
         return Ok(ExitCode::SUCCESS);
