@@ -300,6 +300,8 @@ mod tests {
         ps: List jobs
         show: Show everything about a job: its spec, tasks, attempts, and why it ended
         logs: Show what a job's tasks have written
+        files: List the files of a job's task: its working directory, and as @output what it wrote to $MUSTER_OUTPUT_DIR
+        get: Copy files or directories of a job's task here
         events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over
         stop: Stop jobs
@@ -307,6 +309,7 @@ mod tests {
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use
         explain: Explain an error code, or list all of them
+        gc: Remove what need not be kept: old logs and outputs, code that no job has
         server: Start, stop or look at the private server
         config: Show or change the settings, and where each comes from
         doctor: Check this machine, the configuration, the server, its engines and nodes

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use muster_api::Problem;
 use muster_api::client::{self, EndpointError};
 use muster_api::model::catalogue::Entry;
-use muster_api::model::spec::FieldError;
+use muster_api::model::spec::{FieldCode, FieldError};
 use serde_json::json;
 
 use crate::terminal::{self, Colour};
@@ -163,6 +163,11 @@ impl Error {
         self.entry.code
     }
 
+    /// Whether any field is wrong in this way.
+    pub fn is_about(&self, code: FieldCode) -> bool {
+        self.fields.iter().any(|field| field.code == code)
+    }
+
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.kind.exit_code())
     }
@@ -264,17 +269,23 @@ impl From<EndpointError> for Error {
 /// The system's words without its number: `no such file or directory`.
 pub(crate) fn system_message(error: &io::Error) -> String {
     let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or(&text);
-    let mut letters = text.chars();
+    let mut letters = without_number(&text).chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+fn without_number(text: &str) -> &str {
+    text.split(" (os error").next().unwrap_or(text)
 }
 
 /// An error with everything that caused it, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    let mut text = without_number(&error.to_string()).to_owned();
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
+        let cause_text = match cause.downcast_ref::<io::Error>() {
+            Some(error) => system_message(error),
+            None => without_number(&cause.to_string()).to_owned(),
+        };
         // A transparent error says its source's words already.
         if !text.ends_with(&cause_text) {
             // Writing to a String cannot fail.
@@ -287,8 +298,6 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_api::model::spec::FieldCode;
-
     use super::*;
 
     fn wrong(field: &str, message: &str) -> FieldError {

@@ -96,11 +96,14 @@ pub(crate) async fn connect(home: &Home) -> Result<Option<Client>, Error> {
         {
             Ok(None)
         }
-        Err(client::Error::Unreachable { source, .. })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            Err(Error::io(Code::HomeUnusable, format!("open {}", home.socket().display()), &source)
-                .hint("it belongs to another user; MUSTER_HOME names a directory of your own"))
+        Err(client::Error::Unreachable { source, .. }) => {
+            let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
+            let error = Error::io(Code::HomeUnusable, format!("open {}", home.socket().display()), &source);
+            Err(if is_denied {
+                error.hint("it belongs to another user; MUSTER_HOME names a directory of your own")
+            } else {
+                error
+            })
         }
         Err(error) => Err(error.into()),
     }

@@ -123,11 +123,17 @@ pub(crate) enum Trust {
     Nothing,
 }
 
-/// Makes sure that the server has the code.
-pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> Result<Code, Error> {
+/// Makes sure that the server has the code. `may_send` is asked once, before anything is sent.
+pub(crate) async fn upload(
+    root: &Path,
+    session: &Session,
+    mut trust: Trust,
+    may_send: impl AsyncFn() -> Result<(), error::Error>,
+) -> Result<Code, Error> {
+    let courier = Courier::new(session, may_send);
     let mut tries = 1;
     loop {
-        match try_upload(root, session, trust, tries > 1 || trust == Trust::Nothing).await {
+        match try_upload(root, &courier, trust, tries > 1 || trust == Trust::Nothing).await {
             Err(Error::Pack(pack::Error::Changed { .. })) if tries < TRIES => tries += 1,
             // What it had is gone; nothing that is remembered of it holds.
             Err(Error::Refused { .. }) if trust == Trust::Memory => trust = Trust::Nothing,
@@ -136,11 +142,16 @@ pub(crate) async fn upload(root: &Path, session: &Session, mut trust: Trust) -> 
     }
 }
 
-async fn try_upload(root: &Path, session: &Session, trust: Trust, is_repeated: bool) -> Result<Code, Error> {
+async fn try_upload(
+    root: &Path,
+    courier: &Courier<'_, impl AsyncFn() -> Result<(), error::Error>>,
+    trust: Trust,
+    is_repeated: bool,
+) -> Result<Code, Error> {
+    let session = courier.session;
     let shelf = Shelf::from_environment();
     let order =
         Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust).repeated(is_repeated);
-    let courier = Courier::new(session);
     let (sender, batches) = mpsc::channel(1);
     let take = async { spawn_blocking(move || take::take(&order, &sender)).await.map_err(Error::Died)? };
     let look = async {
@@ -166,6 +177,7 @@ async fn try_upload(root: &Path, session: &Session, trust: Trust, is_repeated: b
     }
     courier.send(std::mem::take(&mut taken.rest)).await?;
     if !is_known {
+        courier.ask().await?;
         commit(session, &taken).await?;
     }
     let source = state.map(|state| Source {

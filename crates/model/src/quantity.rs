@@ -132,7 +132,9 @@ impl FromStr for DeviceRequest {
         };
         let count = count.trim().parse().map_err(|_| wrong())?;
         let valid = |kind: &&str| {
+            // A kind of digits alone is a count that is too large.
             !kind.is_empty()
+                && !kind.bytes().all(|b| b.is_ascii_digit())
                 && kind.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         };
         let kind = kind.map(|kind| Some(kind).filter(valid).ok_or_else(wrong)).transpose()?;
@@ -256,7 +258,7 @@ mod tests {
         for text in ["8", "H100:8", "ascend:8"] {
             assert_eq!(parse(text).to_string(), text);
         }
-        for bad in ["", ":", "H100:", ":8", "H100:-1", "H100:x", "a b:1"] {
+        for bad in ["", ":", "H100:", ":8", "H100:-1", "H100:x", "a b:1", "4294967296", "8:8"] {
             assert!(bad.parse::<DeviceRequest>().is_err(), "{bad}");
         }
     }

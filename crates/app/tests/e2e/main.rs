@@ -2,6 +2,7 @@
 //!
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
+mod bad_input;
 mod config;
 mod conformance;
 mod crash;

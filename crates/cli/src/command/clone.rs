@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         return preview(args, &session, &old, &request).await;
     }
     let code = match request.workdir {
-        Some(_) => run::upload(&session, &request, Trust::Memory).await?,
+        Some(_) => run::upload(&session, &args.flags, &request, Trust::Memory).await?,
         None => old.bundle.clone().map(|bundle| Code::of_job(bundle, old.source.clone())),
     };
     if !args.json {

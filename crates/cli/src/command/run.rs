@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use muster_api::client::{self, Client};
-use muster_api::model::spec::{JobSpec, Target};
-use muster_api::view::{CreateJob, JobDetail};
+use muster_api::model::spec::{FieldCode, JobSpec, Target};
+use muster_api::view::{CreateJob, JobDetail, Preview};
 
 use super::state;
 use crate::error::{Code, Error};
@@ -21,6 +22,10 @@ use crate::terminal;
 
 mod attached;
 mod summary;
+
+/// How long nodes may take to come back to a server that has just started.
+const NODES_RETURN: Duration = Duration::from_secs(2);
+const NODES_POLL: Duration = Duration::from_millis(20);
 
 /// What the shell keeps for itself; in a task it would be wrong.
 const SHELLS_OWN: [&str; 4] = ["_", "OLDPWD", "PWD", "SHLVL"];
@@ -92,18 +97,21 @@ pub(super) async fn from_file(flags: &Flags, file: Option<&Path>, how: How) -> R
         return preview(flags, &request, how.json).await;
     }
     let session = Arc::new(Session::open().await?);
-    let code = upload(&session, &request, Trust::Memory).await?;
+    let code = upload(&session, flags, &request, Trust::Memory).await?;
     submit(&session, flags, &request, code, how, &here).await
 }
 
 /// Makes sure that the server has the code, if the job wants a copy of it.
 pub(super) async fn upload(
     session: &Session,
+    flags: &Flags,
     request: &Request,
     trust: Trust,
 ) -> Result<Option<snapshot::Code>, Error> {
     let Some(workdir) = request.code() else { return Ok(None) };
-    Ok(Some(snapshot::upload(&workdir.path, session, trust).await?))
+    // What is refused is refused before any of its code is sent, however much that is.
+    let may_send = async || check(session, flags, request).await.map(drop);
+    Ok(Some(snapshot::upload(&workdir.path, session, trust, may_send).await?))
 }
 
 /// Makes the job, and stays with it unless told otherwise.
@@ -129,7 +137,7 @@ pub(super) async fn submit(
         match create_job(flags, session, &create).await {
             Err(Refusal { is_code_missing: true, .. }) if is_assumed => {
                 // There is no job yet, so an interrupt means what it says.
-                let again = upload(session, request, Trust::Nothing);
+                let again = upload(session, flags, request, Trust::Nothing);
                 code = match &mut interrupts {
                     None => again.await?,
                     Some(interrupts) => tokio::select! {
@@ -210,13 +218,31 @@ fn idempotency_key() -> Result<String, Error> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {
-    let session = Session::open().await?;
+/// What the server would do with the job.
+async fn check(session: &Session, flags: &Flags, request: &Request) -> Result<Preview, Error> {
     let create = CreateJob { spec: request.value.clone(), bundle: None, source: None, environment: None };
     let check = async |client: &Client| {
         client.preview_job(&create).await.map_err(|error| flags.in_users_words(error))
     };
-    let preview = session.call(check).await?;
+    let deadline = Instant::now() + NODES_RETURN;
+    loop {
+        match session.call(check).await {
+            // A server that has just started remembers what its nodes had; what they have now, they say themselves.
+            Err(error) if error.is_about(FieldCode::NotEnoughResources) && Instant::now() < deadline => {
+                let nodes = session.call(async |client| client.nodes().await).await?.items;
+                if nodes.iter().all(|node| node.connected) {
+                    return session.call(check).await;
+                }
+                tokio::time::sleep(NODES_POLL).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let preview = check(&session, flags, request).await?;
     if json {
         terminal::say_json(&preview)?;
         return Ok(ExitCode::SUCCESS);

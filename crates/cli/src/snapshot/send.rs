@@ -8,11 +8,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use muster_api::model::ChunkId;
 use muster_bundle::chunk::{self, Encoder};
-use tokio::sync::mpsc;
+use tokio::sync::{OnceCell, mpsc};
 use tokio::task::spawn_blocking;
 
 use super::Error;
 use super::take::{Batch, Message};
+use crate::error;
 use crate::progress::Bar;
 use crate::session::Session;
 
@@ -24,15 +25,24 @@ const UNASKED: usize = 1 << 20;
 const IN_PLACE: usize = 128 << 10;
 
 /// Takes batches to a server.
-pub(super) struct Courier<'a> {
-    session: &'a Session,
+pub(super) struct Courier<'a, F> {
+    pub session: &'a Session,
+    may_send: F,
+    /// That it may was said.
+    may: OnceCell<()>,
     /// Those not in use; each has buffers worth keeping.
     encoders: Arc<Mutex<Vec<Encoder>>>,
 }
 
-impl<'a> Courier<'a> {
-    pub fn new(session: &'a Session) -> Self {
-        Self { session, encoders: Arc::default() }
+impl<'a, F: AsyncFn() -> Result<(), error::Error>> Courier<'a, F> {
+    pub fn new(session: &'a Session, may_send: F) -> Self {
+        Self { session, may_send, may: OnceCell::new(), encoders: Arc::default() }
+    }
+
+    /// Asks whether anything may be sent, once.
+    pub async fn ask(&self) -> Result<(), Error> {
+        let may = self.may.get_or_try_init(async || (self.may_send)().await).await;
+        may.map(drop).map_err(Error::Server)
     }
 
     /// Sends batches as they come, until there are no more.
@@ -63,6 +73,7 @@ impl<'a> Courier<'a> {
             batch.chunks.retain(|(id, _)| missing.contains(id));
         }
         if !batch.chunks.is_empty() {
+            self.ask().await?;
             let pack = self.pack(batch).await?;
             let sent = self.session.call(async |client| client.put_chunks(pack.clone()).await).await;
             sent.map_err(Error::Server)?;

@@ -87,6 +87,9 @@ impl Wrong {
     }
 }
 
+/// How many mistakes of one kind are named one by one.
+pub(super) const MAX_REPORTED: usize = 20;
+
 /// A map being read: each `take` removes a field; what is left at the end is unknown.
 pub(super) struct Fields<'a> {
     map: Map<String, Value>,
@@ -144,9 +147,11 @@ impl<'a> Fields<'a> {
         self.errors.push(FieldError::new(format!("{}{name}", self.prefix), wrong.code, wrong.message));
     }
 
-    /// Reports every field nobody took.
+    /// Reports the fields nobody took. Of very many only the first are named: a reply must not be a multiple of what
+    /// it answers.
     pub fn finish(self) {
-        for name in self.map.keys() {
+        let more = self.map.len().saturating_sub(MAX_REPORTED);
+        for name in self.map.keys().take(MAX_REPORTED) {
             let near = nearest(name, &self.known)
                 .map(|known| format!("; did you mean `{known}`?"))
                 .unwrap_or_default();
@@ -154,6 +159,14 @@ impl<'a> Fields<'a> {
             let message = format!("there is no field `{shown}`{near}");
             let field = format!("{}{shown}", self.prefix);
             self.errors.push(FieldError::new(field, FieldCode::UnknownField, message));
+        }
+        if more > 0 {
+            let message = format!("there are {more} more fields that do not exist");
+            self.errors.push(FieldError::new(
+                self.prefix.trim_end_matches('.'),
+                FieldCode::UnknownField,
+                message,
+            ));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::field::{FieldCode, FieldError, Fields, Wrong, kind, nearest};
+use super::field::{FieldCode, FieldError, Fields, MAX_REPORTED, Wrong, kind, nearest};
 use super::glob;
 use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY, OnFailure,
@@ -16,6 +16,8 @@ use crate::reason::Reason;
 
 /// Longer names break table layouts and host name limits.
 const MAX_NAME: usize = 63;
+/// Nobody waits longer; added to a time of today it still is a time.
+const MAX_DURATION: Duration = Duration::from_secs(36_500 * 86_400);
 
 impl JobSpec {
     /// Reads a spec, or says everything that is wrong with it.
@@ -177,7 +179,13 @@ fn one_of<T: Copy>(value: Value, choices: &[(&str, T)]) -> Result<T, Wrong> {
 }
 
 fn duration(value: Value) -> Result<Duration, Wrong> {
-    parse_duration(&text(value)?).map_err(Wrong::value)
+    let text = text(value)?;
+    let span = parse_duration(&text).map_err(Wrong::value)?;
+    if span > MAX_DURATION {
+        let message = format!("must be at most 36500d, a hundred years, not `{}`", clipped(&text));
+        return Err(Wrong::new(FieldCode::OutOfRange, message));
+    }
+    Ok(span)
 }
 
 fn positive_duration(value: Value) -> Result<Duration, Wrong> {
@@ -277,7 +285,10 @@ fn cpus(value: Value) -> Result<f64, Wrong> {
     };
     number.filter(|cpus| cpus.is_finite() && (0.001..=100_000.0).contains(cpus)).ok_or_else(|| {
         let code = if is_number(&value) { FieldCode::OutOfRange } else { FieldCode::WrongType };
-        Wrong::new(code, format!("must be a number of CPUs such as 4 or 0.5, not {}", shown(&value)))
+        Wrong::new(
+            code,
+            format!("must be a number of CPUs from 0.001 to 100000, such as 4 or 0.5, not {}", shown(&value)),
+        )
     })
 }
 
@@ -347,9 +358,13 @@ fn list<T>(
         return Vec::new();
     };
     let mut all = Vec::new();
+    let first = errors.len();
     for (i, item) in items.into_iter().enumerate() {
         let prefix = format!("{field}[{i}].");
         let before = errors.len();
+        if before - first >= MAX_REPORTED {
+            break;
+        }
         let mut fields = Fields::new(item, &prefix, errors);
         let read = read(&mut fields);
         fields.finish();

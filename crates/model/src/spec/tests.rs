@@ -185,7 +185,7 @@ fn a_wrong_type_is_named() {
         (json!({"resources": 8}), "resources: must be a map of fields, not a number"),
         (
             json!({"resources": {"cpus": true}}),
-            "resources.cpus: must be a number of CPUs such as 4 or 0.5, not `true`",
+            "resources.cpus: must be a number of CPUs from 0.001 to 100000, such as 4 or 0.5, not `true`",
         ),
         (json!({"env": ["A=1"]}), "env: must be a map of names to values, not a list"),
         (json!({"env": {"A": []}}), "env: A: must be a text, not a list"),
@@ -305,8 +305,8 @@ fn text() -> impl Strategy<Value = String> {
 fn span() -> impl Strategy<Value = Duration> {
     prop_oneof![
         (1u64..1_000_000).prop_map(|seconds| format!("{seconds}")),
-        (1u64..10_000_000_000_000).prop_map(|millis| format!("{millis}ms")),
-        (0.000_01f64..1e6).prop_map(|hours| format!("{hours}h")),
+        (1u64..3_000_000_000_000).prop_map(|millis| format!("{millis}ms")),
+        (0.000_01f64..8e5).prop_map(|hours| format!("{hours}h")),
     ]
     .prop_map(|text| crate::quantity::parse_duration(&text).unwrap())
 }
@@ -423,4 +423,25 @@ fn a_problem_has_the_code_of_its_kind() {
         let errors = JobSpec::from_value(all).unwrap_err();
         assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [code], "{fields}");
     }
+}
+
+#[test]
+fn of_very_many_mistakes_the_first_are_named() {
+    let mut fields: serde_json::Map<String, Value> = (0..5000).map(|i| (format!("f{i}"), json!(1))).collect();
+    fields.insert("command".into(), json!("true"));
+    fields.insert("endpoints".into(), json!(vec![json!({"colour": 1}); 5000]));
+    let errors = JobSpec::from_value(Value::Object(fields)).unwrap_err();
+    assert!(errors.len() < 50, "{}", errors.len());
+    assert!(errors.iter().any(|error| error.message == "there are 4980 more fields that do not exist"));
+}
+
+#[test]
+fn no_time_is_longer_than_a_hundred_years() {
+    for field in ["timeout", "grace"] {
+        assert!(problem(json!({field: 1e16})).starts_with(&format!("{field}: must be at most 36500d")));
+    }
+    assert_eq!(
+        read(json!({"command": "x", "timeout": "36500d"})).timeout.unwrap().as_secs(),
+        36_500 * 86_400
+    );
 }

@@ -65,6 +65,8 @@ fn last_event(headers: &HeaderMap) -> Option<u64> {
 
 fn reply(shared: Arc<Shared>, job: Option<JobId>, after: u64, follow: bool) -> Response {
     let news = shared.news.clone();
+    // What the database counts with ends earlier than what a caller can say.
+    let after = after.min(i64::MAX as u64);
     sse::feed(Follower { shared, news, job, after, follow })
 }
 

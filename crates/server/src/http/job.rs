@@ -35,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(10);
 const RECENT: u32 = 200;
 /// The longest key a client may choose.
 const MAX_KEY: usize = 255;
+/// How many mistakes of one kind are named one by one.
+const MAX_REPORTED: usize = 20;
 
 /// Make a job.
 #[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", operation_id = "create_job", params(CreateJobQuery,
@@ -107,12 +109,17 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
             errors.push(FieldError::new("on", FieldCode::NotSupported, message));
         }
     }
-    for name in request.environment.iter().flat_map(|environment| environment.keys()) {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            let shown: String = name.chars().take(60).collect();
-            let message = format!("`{shown}` cannot be the name of a variable");
-            errors.push(FieldError::new("environment", FieldCode::Required, message));
-        }
+    let wrong = request
+        .environment
+        .iter()
+        .flatten()
+        .filter(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'));
+    for (name, _) in wrong.take(MAX_REPORTED) {
+        let shown: String = name.chars().take(60).collect();
+        let message = format!(
+            "`{shown}` cannot be a variable: no name is empty or has a `=`, and nothing has a NUL in it"
+        );
+        errors.push(FieldError::new("environment", FieldCode::InvalidValue, message));
     }
     let unsupported = [
         ("framework", spec.framework.is_some(), "launch contracts are not available on this server"),
@@ -198,7 +205,8 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
             errors.push(FieldError::new("cursor", FieldCode::Required, message));
             None
         }
-        Some(Ok(seq)) => Some(seq),
+        // What the database counts with ends earlier than what the text can say.
+        Some(Ok(seq)) => Some(u64::min(seq, i64::MAX as u64)),
         None => None,
     };
     if !errors.is_empty() {
