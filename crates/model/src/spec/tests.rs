@@ -197,10 +197,7 @@ fn a_wrong_type_is_named() {
         (json!({"timeout": 0}), "timeout: must be more than nothing"),
         (json!({"on_failure": "panic"}), "on_failure: must be stop or continue, not `panic`"),
         (json!({"outputs": {"a": 1}}), "outputs: must be a text, not a map"),
-        (
-            json!({"outputs": ["*.pt", "../x"]}),
-            "outputs: `../x` leads out of the task's directory with `..`",
-        ),
+        (json!({"outputs": ["*.pt", "../x"]}), "outputs: `../x` leads out of the task's directory with `..`"),
         (json!({"endpoints": {}}), "endpoints: must be a list, not a map"),
         (json!({"setup": "a\0b"}), "setup: must not contain a NUL character"),
         (

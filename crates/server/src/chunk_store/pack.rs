@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::thread::ScopedJoinHandle;
 
 use muster_bundle::chunk::{self, Verifier};
 use muster_model::ChunkId;
@@ -95,7 +96,9 @@ fn sync_all(batch: &[Incoming]) -> io::Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             batch.chunks(batch.len().div_ceil(THREADS)).map(|part| scope.spawn(move || sync(part))).collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended.map(|synced| synced.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))).collect()
+        let join = |thread: ScopedJoinHandle<io::Result<()>>| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+        };
+        threads.into_iter().try_for_each(join)
     })
 }

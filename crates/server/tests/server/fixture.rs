@@ -38,7 +38,10 @@ impl Server {
             keep: Keep { unused, ..Keep::default() },
         };
         let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let on_ready = move |_: &Path| drop(ready.send(()));
+        let on_ready = move |_: &Path| {
+            // Whoever waits for it is below.
+            let _ = ready.send(());
+        };
         #[expect(clippy::disallowed_methods, reason = "a test: the server is joined when it stops")]
         let running = tokio::spawn(async move { muster_server::run(options, on_ready).await.unwrap() });
         is_ready.await.unwrap();
