@@ -78,7 +78,7 @@ impl Server {
 
     pub fn file(&self, id: &ChunkId) -> std::path::PathBuf {
         let digest = id.as_str().trim_start_matches(ChunkId::PREFIX);
-        self.dir.path().join("chunks").join(&digest[..2]).join(digest)
+        self.dir.path().join("chunks").join(&digest[..1]).join(digest)
     }
 }
 
