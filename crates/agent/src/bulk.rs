@@ -13,8 +13,6 @@ use crate::dialer::{Connected, Dialer};
 /// The streams' driver measures the round trip when it has something to do and ten seconds have passed. Giving it that
 /// occasion makes an idle connection show that it is alive, well before its silence would be taken for death.
 const OCCASION: Duration = Duration::from_secs(2);
-/// A connection that lasted this long was one: the next is tried at once.
-const WORKED: Duration = Duration::from_secs(1);
 
 /// Gives streams of the bulk connection; cheap to clone.
 #[derive(Debug, Clone)]
@@ -79,7 +77,7 @@ impl Keeper {
             };
             self.current.send_replace(None);
             tracing::debug!(reason, "the bulk connection is gone");
-            self.dialer.lost(since.elapsed() >= WORKED);
+            self.dialer.lost(since);
         }
     }
 }
