@@ -16,8 +16,6 @@ use crate::files::{Reader, serve::serve};
 /// The streams' driver measures the round trip when it has something to do and ten seconds have passed. Giving it that
 /// occasion makes an idle connection show that it is alive, well before its silence would be taken for death.
 const OCCASION: Duration = Duration::from_secs(2);
-/// A connection that lasted this long was one: the next is tried at once.
-const WORKED: Duration = Duration::from_secs(1);
 /// Questions about files that are answered at once; the rest wait in the session.
 const ANSWERS: usize = 32;
 
@@ -85,7 +83,7 @@ impl Keeper {
             };
             self.current.send_replace(None);
             tracing::debug!(reason, "the bulk connection is gone");
-            self.dialer.lost(since.elapsed() >= WORKED);
+            self.dialer.lost(since);
         }
     }
 }

@@ -11,6 +11,7 @@ use muster_link::message::{Hello, Keep, ToAgent, ToServer};
 use muster_link::session::{self, Opener, Side, Stream};
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf, split};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::dialer::{Connected, Dialer};
 
@@ -57,6 +58,7 @@ impl Control {
     pub(crate) async fn run(mut self) {
         while !self.events.is_closed() {
             let Connected { io, pulse } = self.dialer.connect().await;
+            let since = Instant::now();
             let (opener, _incoming, driver) = session::start(io, Side::Agent);
             let mut welcomed = false;
             let ended = tokio::select! {
@@ -68,7 +70,7 @@ impl Control {
                 tracing::info!(error = %error, welcomed, "the connection to the server is gone");
             }
             let _ = self.events.send(Event::Lost).await;
-            self.dialer.lost(welcomed);
+            self.dialer.lost(since);
         }
     }
 }
@@ -147,7 +149,6 @@ mod tests {
     use muster_link::dial::Channel;
     use muster_link::message::PROTOCOL;
     use muster_model::node::Capacity;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::peer::Peer;

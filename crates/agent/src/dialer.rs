@@ -22,6 +22,8 @@ use crate::Options;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// A connection that lasted this long was one.
+const WORKED: Duration = Duration::from_secs(1);
 /// A peer that says nothing for this long is gone: three times the pause between two of its pings.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -35,6 +37,8 @@ pub(crate) struct Dialer {
     /// Changes when the server's socket was made anew.
     appeared: watch::Receiver<()>,
     pause: Duration,
+    /// The last connection came to nothing: a server that cannot have us now is not asked again at once.
+    is_refused: bool,
 }
 
 /// A connection, and the sign whether it lives.
@@ -52,12 +56,16 @@ impl Dialer {
             token_file: options.token_file.clone(),
             appeared,
             pause: FIRST_PAUSE,
+            is_refused: false,
         }
     }
 
     /// The next connection. Waits for the server as long as it takes.
     pub(crate) async fn connect(&mut self) -> Connected {
         let mut told = false;
+        if std::mem::take(&mut self.is_refused) {
+            self.wait().await;
+        }
         loop {
             self.appeared.mark_unchanged();
             match self.dial().await {
@@ -76,11 +84,13 @@ impl Dialer {
         }
     }
 
-    /// The connection ended. One that worked makes the next try prompt.
-    pub(crate) fn lost(&mut self, worked: bool) {
+    /// The connection ended. One that lasted makes the next try prompt.
+    pub(crate) fn lost(&mut self, since: Instant) {
+        let worked = since.elapsed() >= WORKED;
         if worked {
             self.pause = FIRST_PAUSE;
         }
+        self.is_refused = !worked;
     }
 
     async fn dial(&self) -> io::Result<Box<dyn Connection>> {

@@ -196,16 +196,19 @@ impl TaskDir {
         parse(&text.unwrap_or_default())
     }
 
-    /// The bundle that its working directory shows; none if it has files of its own.
-    pub(crate) fn shown(&self) -> Option<BundleId> {
-        let is_overlay = self.upper().is_dir();
-        let record = self.contents().ok().filter(|_| is_overlay)?.record?;
-        record.prepare.bundle
+    /// The bundle that its working directory may show.
+    pub(crate) fn bundle(&self) -> Option<BundleId> {
+        self.contents().ok()?.record?.prepare.bundle
     }
 
     /// Whether there is a record, so that reading is worth while: a node may have ten thousand forgotten tasks.
     pub(crate) fn is_remembered(&self) -> bool {
         self.path.join(TaskDir::RECORD).exists()
+    }
+
+    /// Whether only its files are kept.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        !self.is_remembered() && self.path.join(TaskDir::FORGOTTEN).exists()
     }
 
     /// Whether it was given to a supervisor, or was about to be.

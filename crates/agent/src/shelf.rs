@@ -65,7 +65,7 @@ impl Shelf {
             kept.remove(task);
         }
         let dir = TaskDir::new(&self.tasks, task);
-        let bundle = dir.shown();
+        let bundle = dir.bundle();
         remove(dir.path())?;
         if let Some(bundle) = bundle {
             self.cache.release(&bundle, task)?;
@@ -90,7 +90,11 @@ impl Shelf {
         let going = self.lock().as_ref().map(|kept| going(kept, keep, needed, now)).unwrap_or_default();
         let mut freed = 0_u64;
         for (task, bytes) in going {
-            self.discard(&task)?;
+            if let Err(error) = self.discard(&task) {
+                // It keeps no other, and is tried again by the next agent.
+                tracing::warn!(task = %task, error = %error, "the files of a task that is over cannot be removed");
+                continue;
+            }
             tracing::info!(task = %task, bytes, "the files of a task that is over were removed");
             freed = freed.saturating_add(bytes);
         }
@@ -114,7 +118,8 @@ impl Shelf {
         let mut found = BTreeMap::new();
         for task in record::scan(&self.tasks)? {
             let dir = TaskDir::new(&self.tasks, &task);
-            if !dir.is_remembered() {
+            // Neither is one that is just being prepared.
+            if dir.is_forgotten() {
                 found.insert(task, self.look(&dir));
             }
         }

@@ -108,6 +108,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.nodes, server.away, stop.clone()));
     components.spawn(retention::run(server.shared.clone(), stop.clone()));
+    components.spawn(crate::memory::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
     components.spawn(stop_when_idle(server.shared.clone(), server.idle_exit, stop.clone()));
     tracing::info!(home = %home.display(), version = server.shared.version, "the server is ready");

@@ -67,6 +67,11 @@ impl Activity {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// When the last request ended; only good for noticing that there was another one.
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
     /// For how long nobody has asked for anything.
     pub fn idle(&self) -> Duration {
         if self.active.load(Ordering::Relaxed) > 0 {

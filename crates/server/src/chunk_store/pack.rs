@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::thread::ScopedJoinHandle;
 
 use muster_bundle::chunk::{self, Verifier};
 use muster_model::ChunkId;
@@ -60,7 +61,7 @@ impl PackWriter {
 
     /// Puts everything taken so far on disk and gives it its name.
     pub fn finish(&mut self, store: &ChunkStore) -> io::Result<()> {
-        sync_all(&self.batch)?;
+        in_threads(&self.batch, |incoming| incoming.file.sync_data())?;
         for incoming in &self.batch {
             let path = store.path(&incoming.id);
             match fs::rename(&incoming.path, &path) {
@@ -70,7 +71,7 @@ impl PackWriter {
                 }
                 renamed => renamed?,
             }
-            store.unsettled[usize::from(chunk::digest(&incoming.id)[0])].store(true, Ordering::Release);
+            store.unsettled[usize::from(chunk::digest(&incoming.id)[0] >> 4)].store(true, Ordering::Release);
         }
         self.batch.clear();
         Ok(())
@@ -86,16 +87,20 @@ impl Drop for PackWriter {
     }
 }
 
-fn sync_all(batch: &[Incoming]) -> io::Result<()> {
-    let sync = |part: &[Incoming]| part.iter().try_for_each(|incoming| incoming.file.sync_data());
+/// Waits for the disk in a few threads, so that it can do several things at once.
+pub(super) fn in_threads<T: Sync>(batch: &[T], sync: impl Fn(&T) -> io::Result<()> + Sync) -> io::Result<()> {
+    let sync = |part: &[T]| part.iter().try_for_each(&sync);
     // A thread costs more than the sync of a chunk or two.
     if batch.len() <= 2 {
         return sync(batch);
     }
+    let sync = &sync;
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             batch.chunks(batch.len().div_ceil(THREADS)).map(|part| scope.spawn(move || sync(part))).collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended.map(|synced| synced.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))).collect()
+        let join = |thread: ScopedJoinHandle<io::Result<()>>| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+        };
+        threads.into_iter().try_for_each(join)
     })
 }

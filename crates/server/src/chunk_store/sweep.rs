@@ -21,7 +21,7 @@ use std::time::SystemTime;
 
 use muster_model::ChunkId;
 
-use super::ChunkStore;
+use super::{ChunkStore, DIRECTORIES};
 
 /// Files looked at while uploads wait: a fraction of a millisecond each time.
 const AT_ONCE: usize = 64;
@@ -88,8 +88,8 @@ impl ChunkStore {
     pub fn sweep(&self, marks: &Marks, begun: SystemTime, dry_run: bool) -> io::Result<Swept> {
         let mut swept = Swept::default();
         let Some(before) = begun.checked_sub(self.grace) else { return Ok(swept) };
-        for byte in 0..=u8::MAX {
-            let directory = self.root.join(format!("{byte:02x}"));
+        for directory in DIRECTORIES {
+            let directory = self.root.join(directory);
             let unmarked = match unmarked(&directory, marks) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 unmarked => unmarked?,

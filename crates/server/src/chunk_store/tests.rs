@@ -164,7 +164,13 @@ fn marks_take_manifests_and_many_of_them() {
 #[test]
 fn a_restart_removes_what_was_half_sent() {
     let fixture = Fixture::new();
+    let kept = fixture.put(b"kept");
     fs::write(fixture.store.root.join(INCOMING).join("half"), b"x").unwrap();
+    // As they once were.
+    fs::create_dir(fixture.store.root.join("ab")).unwrap();
+    fs::write(fixture.store.root.join("ab/abcdef"), b"x").unwrap();
     let store = ChunkStore::open(fixture.store.root.clone(), HOUR).unwrap();
     assert_eq!(fs::read_dir(store.root.join(INCOMING)).unwrap().count(), 0);
+    assert!(!store.root.join("ab").exists());
+    assert!(store.missing(std::iter::once(&kept)).unwrap().is_empty());
 }

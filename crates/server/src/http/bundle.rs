@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -24,6 +25,8 @@ use crate::{bundle, disk};
 
 /// The most ids one question may have.
 const MAX_IDS: usize = 4096;
+/// How long a client whose pack was refused may take to send the rest of it.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The most bytes of chunks in one request.
 pub(super) const MAX_PACK: u64 = 32 << 20;
 
@@ -87,13 +90,21 @@ pub(super) async fn put_chunks(
     body: Body,
 ) -> Result<StatusCode, Failure> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: u64| length > MAX_PACK) {
-        return Err(too_large().into());
+    let mut reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
+    let taken = if announced.is_some_and(|length: u64| length > MAX_PACK) {
+        Err(too_large())
+    } else {
+        // One byte more than allowed shows that there is more.
+        let mut reader = (&mut reader).take(MAX_PACK + 1);
+        let taken = bundle::take_pack(&shared, &mut reader).await;
+        taken.map_err(|error| refusal(&shared, error, reader.limit()))
+    };
+    if let Err(problem) = taken {
+        // A client that is still sending would see its connection break before it could read why.
+        let rest = async { tokio::io::copy(&mut reader.take(2 * MAX_PACK), &mut tokio::io::sink()).await };
+        drop(tokio::time::timeout(PATIENCE, rest).await);
+        return Err(problem.into());
     }
-    let reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
-    // One byte more than allowed shows that there is more.
-    let mut reader = reader.take(MAX_PACK + 1);
-    bundle::take_pack(&shared, &mut reader).await.map_err(|error| refusal(&shared, error, reader.limit()))?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -47,7 +47,10 @@ async fn a_wrong_pack_is_refused_and_what_came_before_it_is_kept() {
         (problem.code, problem.detail.as_str()),
         (Code::InvalidRequest, "the chunk at byte 41 is cut off")
     );
-    assert_eq!(server.client.missing_chunks(vec![good.clone(), bad.clone()]).await.unwrap(), [bad.clone()]);
+    assert_eq!(
+        server.client.missing_chunks(vec![good, bad.clone()]).await.unwrap(),
+        std::slice::from_ref(&bad)
+    );
 
     let mut lying = pack(&[b"another"]);
     chunk::push(&mut lying, &bad, &Encoder::default().encode(b"not bad"));

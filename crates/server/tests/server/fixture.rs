@@ -39,6 +39,7 @@ impl Server {
         };
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let on_ready = move |_: &Path| {
+            // Whoever waits for it is below.
             let _ = ready.send(());
         };
         #[expect(clippy::disallowed_methods, reason = "a test: the server is joined when it stops")]
@@ -77,7 +78,7 @@ impl Server {
 
     pub fn file(&self, id: &ChunkId) -> std::path::PathBuf {
         let digest = id.as_str().trim_start_matches(ChunkId::PREFIX);
-        self.dir.path().join("chunks").join(&digest[..2]).join(digest)
+        self.dir.path().join("chunks").join(&digest[..1]).join(digest)
     }
 }
 

@@ -140,7 +140,7 @@ fn logs_are_measured_once_and_gone_for_good() {
     let job = ended(&mut store, 1, 5, 100);
     store.add(new_job(2));
     let row = KeptRow { job: job.id.clone(), ended_at: at(5), bytes: 200 };
-    assert_eq!(store.readers.unmeasured_logs(at(0), 10).unwrap(), [row.clone()]);
+    assert_eq!(store.readers.unmeasured_logs(at(0), 10).unwrap(), std::slice::from_ref(&row));
     store.writer.commit(&[Change::LogBytes { job: job.id.clone(), bytes: 210 }]).unwrap();
     assert_eq!(store.readers.unmeasured_logs(at(0), 10).unwrap(), []);
     assert_eq!(store.readers.log_total().unwrap(), 210);
