@@ -125,6 +125,25 @@ mod tests {
     use crate::peer::Peer;
 
     #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_up_is_not_hammered() {
+        let peer = Peer::new();
+        let (keeper, _bulk) = bulk(peer.dialer(Channel::Bulk));
+        let calls = std::cell::Cell::new(0);
+        let server = async {
+            loop {
+                drop(peer.accept().await);
+                calls.set(calls.get() + 1);
+            }
+        };
+        tokio::select! {
+            () = keeper.run() => panic!("it never ends"),
+            () = server => panic!("it never ends either"),
+            () = tokio::time::sleep(Duration::from_secs(60)) => {}
+        }
+        assert!((1..=40).contains(&calls.get()), "{}", calls.get());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_to_a_machine_that_stopped_is_replaced() {
         let peer = Peer::new();
         let folder = tempfile::tempdir().unwrap();

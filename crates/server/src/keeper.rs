@@ -1,5 +1,6 @@
 //! Keeps an agent running on every node of the fleets: at the start, and whenever one goes away.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,24 +27,38 @@ pub(crate) async fn run(
     stop: CancellationToken,
 ) {
     let mut starting = FuturesUnordered::new();
+    // One at a time for each node: one that comes and goes, because the server cannot write, must not gather a crowd.
+    let mut awaited = HashSet::new();
     for (node, engine) in &nodes {
+        awaited.insert(node.clone());
         starting.push(bring_back(&shared, node.clone(), engine));
     }
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             Some(node) = away.recv() => {
-                if let Some((_, engine)) = nodes.iter().find(|(known, _)| *known == node) {
+                if let Some((_, engine)) = nodes.iter().find(|(known, _)| *known == node)
+                    && awaited.insert(node.clone())
+                {
                     starting.push(bring_back(&shared, node, engine));
                 }
             }
-            Some(()) = starting.next() => {}
+            Some(node) = starting.next() => {
+                awaited.remove(&node);
+                // It may have gone again between the last look and now, and that word was not listened to.
+                if !is_connected(&shared, &node).await
+                    && let Some((_, engine)) = nodes.iter().find(|(known, _)| *known == node)
+                    && awaited.insert(node.clone())
+                {
+                    starting.push(bring_back(&shared, node, engine));
+                }
+            }
         }
     }
 }
 
-async fn bring_back(shared: &Shared, node: NodeId, engine: &str) {
-    let Some(engine) = shared.engines.get(engine) else { return };
+async fn bring_back(shared: &Shared, node: NodeId, engine: &str) -> NodeId {
+    let Some(engine) = shared.engines.get(engine) else { return node };
     let request = StartRequest { token: shared.auth.node_token(&node), node };
     let mut pause = FIRST_PAUSE;
     while !is_connected(shared, &request.node).await {
@@ -53,6 +68,7 @@ async fn bring_back(shared: &Shared, node: NodeId, engine: &str) {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+    request.node
 }
 
 async fn is_connected(shared: &Shared, node: &NodeId) -> bool {
