@@ -300,7 +300,7 @@ mod tests {
         ps: List jobs
         show: Show everything about a job: its spec, tasks, attempts, and why it ended
         logs: Show what a job's tasks have written
-        files: List the files of a job's task: its working directory, and as @output what it wrote to $MUSTER_OUTPUT_DIR
+        files: List the files of a job's task
         get: Copy files or directories of a job's task here
         events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over

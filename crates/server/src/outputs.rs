@@ -51,19 +51,24 @@ pub(crate) fn open(shared: &Arc<Shared>, bundle: &BundleId, path: &str) -> Resul
     let mut found = Vec::new();
     let inside = format!("{path}/");
     for entry in entries {
-        let (begin, size) = (at, entry.size());
-        at += size;
+        let begin = at;
+        at += entry.size();
         if entry.path == path.as_bytes() || path.is_empty() || entry.path.starts_with(inside.as_bytes()) {
             found.push((begin, entry));
         }
     }
-    let bytes = match found.as_slice() {
-        [] if !path.is_empty() => return Err(absent(path)),
-        [(_, Entry { kind: Kind::File { size }, path: whole, .. })] if whole == path.as_bytes() => {
-            Some(*size)
+    let bytes = match found.first() {
+        None if !path.is_empty() => return Err(absent(path)),
+        Some((_, entry)) if entry.path == path.as_bytes() && entry.kind != Kind::Directory => {
+            Some(entry.size())
         }
         _ => None,
     };
+    if bytes.is_none() && !path.is_empty() {
+        // An archive of a directory has the names that they have in it.
+        found.retain(|(_, entry)| entry.path != path.as_bytes());
+        found.iter_mut().for_each(|(_, entry)| drop(entry.path.drain(..inside.len())));
+    }
     Ok(Opened { shared: shared.clone(), content: manifest.content, entries: found, bytes })
 }
 

@@ -9,6 +9,7 @@ mod crash;
 mod disk;
 mod docs;
 mod doctor;
+mod files;
 mod gang;
 mod init;
 mod logs;

@@ -137,9 +137,9 @@ fn what_the_code_is_when_the_job_is_submitted_is_what_runs() {
 /// How many chunks a server has, and how large they are.
 fn chunks(home: &Home) -> (usize, u64) {
     let mut total = (0, 0);
-    for folder in fs::read_dir(home.path().join("chunks")).unwrap().map(Result::unwrap) {
-        for file in fs::read_dir(folder.path()).into_iter().flatten().map(Result::unwrap) {
-            total = (total.0 + 1, total.1 + file.metadata().unwrap().len());
+    for folder in fs::read_dir(home.path().join("chunks")).expect("chunks").flatten() {
+        for file in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
+            total = (total.0 + 1, total.1 + file.metadata().expect("a chunk").len());
         }
     }
     total
@@ -158,7 +158,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 }
 
 fn bundle(home: &Home, id: &str) -> String {
-    home.job(id)["bundle"].as_str().unwrap().to_owned()
+    home.job(id)["bundle"].as_str().expect("a bundle").to_owned()
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn what_cannot_be_read_is_named_and_no_job_is_made() {
     };
     let done = run(&["run", "--", "true"]);
     assert_eq!(done.code(), 2, "{}", done.err());
-    assert!(done.err().contains("cannot read `secret`: Permission denied"), "{}", done.err());
+    assert!(done.err().contains("cannot read `secret`: permission denied"), "{}", done.err());
     assert!(done.err().contains(".musterignore"), "{}", done.err());
     assert_eq!(home.json(["ps", "--all", "--json"]).as_array().map(Vec::len), Some(0));
     home.write(".musterignore", "secret\n");

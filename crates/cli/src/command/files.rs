@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::table::{Cell, Table};
 use crate::terminal;
 
-/// List the files of a job's task: its working directory, and as @output what it wrote to $MUSTER_OUTPUT_DIR
+/// List the files of a job's task
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -24,6 +24,7 @@ Examples:
   muster files digits checkpoints -r
   muster files digits --task 1 --attempt 2 --json
 
+Shown is the task's working directory, and as @output what it wrote to $MUSTER_OUTPUT_DIR. \
 Files are read on their node while it has them; of a node that is away, those that `outputs:` brought home are shown.")]
 pub(crate) struct Args {
     #[command(flatten)]
