@@ -18,7 +18,7 @@ impl Disk {
     /// None where mounting is not allowed.
     fn mount(home: &Home) -> Option<Disk> {
         let path = home.path().join("node");
-        fs::create_dir_all(&path).unwrap();
+        fs::create_dir_all(&path).expect("the node's directory");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=4m,mode=700", "muster-test"]).arg(&path);
         let mounted = mount.status();
@@ -35,14 +35,14 @@ impl Disk {
 
     /// Leave no room at all.
     fn fill(&self) {
-        let mut file = File::options().create(true).append(true).open(self.filler()).unwrap();
+        let mut file = File::options().create(true).append(true).open(self.filler()).expect("a file to fill the disk with");
         for size in [64 << 10, 4096, 1] {
             while file.write_all(&vec![7; size]).is_ok() {}
         }
     }
 
     fn make_room(&self) {
-        fs::remove_file(self.filler()).unwrap();
+        fs::remove_file(self.filler()).expect("the file goes");
     }
 }
 
