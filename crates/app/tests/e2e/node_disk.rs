@@ -35,7 +35,11 @@ impl Disk {
 
     /// Leave no room at all.
     fn fill(&self) {
-        let mut file = File::options().create(true).append(true).open(self.filler()).expect("a file to fill the disk with");
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .open(self.filler())
+            .expect("a file to fill the disk with");
         for size in [64 << 10, 4096, 1] {
             while file.write_all(&vec![7; size]).is_ok() {}
         }
