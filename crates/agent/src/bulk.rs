@@ -122,12 +122,20 @@ mod tests {
     use muster_link::dial::Channel;
 
     use super::*;
+    use crate::bundle::Cache;
     use crate::peer::Peer;
+
+    /// Of a node that has no tasks.
+    fn reader() -> Arc<Reader> {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Arc::new(Cache::open(folder.path().join("cache"), "boot").unwrap());
+        Arc::new(Reader::new(folder.path().join("tasks"), cache))
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_hangs_up_is_not_hammered() {
         let peer = Peer::new();
-        let (keeper, _bulk) = bulk(peer.dialer(Channel::Bulk));
+        let (keeper, _bulk) = bulk(peer.dialer(Channel::Bulk), reader());
         let calls = std::cell::Cell::new(0);
         let server = async {
             loop {
@@ -146,10 +154,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_to_a_machine_that_stopped_is_replaced() {
         let peer = Peer::new();
-        let folder = tempfile::tempdir().unwrap();
-        let cache = Arc::new(crate::bundle::Cache::open(folder.path().join("cache"), "boot").unwrap());
-        let reader = Arc::new(Reader::new(folder.path().join("tasks"), cache));
-        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk), reader);
+        let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk), reader());
         let server = async {
             // Nothing moves its bytes, and nothing closes it either.
             let _stopped = peer.accept().await;

@@ -39,16 +39,19 @@ fn check(home: &Home, id: &str, round: &str) {
     let whole = format!("whole-{round}");
     home.ok(["get", id, ".", "-o", &whole]);
     let whole = home.work().join(whole);
-    assert_eq!(fs::read_to_string(whole.join("sub/a.txt")).unwrap(), "inside\n");
-    assert_eq!(fs::metadata(whole.join("sub/a.txt")).unwrap().permissions().mode() & 0o777, 0o751);
-    assert_eq!(fs::read_link(whole.join("outside")).unwrap().to_str(), Some("/etc/passwd"));
+    assert_eq!(fs::read_to_string(whole.join("sub/a.txt")).expect("it is there"), "inside\n");
+    assert_eq!(
+        fs::metadata(whole.join("sub/a.txt")).expect("it is there").permissions().mode() & 0o777,
+        0o751
+    );
+    assert_eq!(fs::read_link(whole.join("outside")).expect("it is there").to_str(), Some("/etc/passwd"));
     let file = format!("file-{round}");
     home.ok(["get", id, "@output/d/result", "-o", &file]);
-    assert_eq!(fs::read_to_string(home.work().join(&file)).unwrap(), "7\n");
+    assert_eq!(fs::read_to_string(home.work().join(&file)).expect("it is there"), "7\n");
     let refused = home.run(["get", id, "@output/d/result", "-o", &file]);
     assert!(refused.code() == 2 && refused.err().contains("error[file_exists]"), "{}", refused.err());
     home.ok(["get", id, "@output/d/result", "-o", &file, "--force"]);
-    let left = fs::read_dir(home.work()).unwrap().flatten().map(|entry| entry.file_name());
+    let left = fs::read_dir(home.work()).expect("it is there").flatten().map(|entry| entry.file_name());
     assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with('.')), "nothing half is left");
 }
 

@@ -234,7 +234,7 @@ fn what_cannot_be_read_is_named_and_no_job_is_made() {
     home.write("good", "x");
     home.write("secret", "x");
     let secret = home.work().join("secret");
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
     // Root reads everything, unless it gives that right away.
     let run = |words: &[&str]| {
         let plain = home.command(words);
@@ -299,9 +299,9 @@ fn git(folder: &Path, words: &[&str]) -> String {
         .current_dir(folder)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .output()
-        .unwrap();
+        .expect("git runs");
     assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    String::from_utf8(done.stdout).expect("git runs").trim().to_owned()
 }
 
 #[test]
