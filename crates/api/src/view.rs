@@ -459,6 +459,7 @@ pub struct ChunkList {
 /// Which files of a job to show or send.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub struct FilesQuery {
     /// Below the working directory; `@output/…` for the output directory; empty for all.
     #[serde(default)]

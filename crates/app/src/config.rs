@@ -43,6 +43,44 @@ pub const SETTINGS: &[Setting] = &[
         meaning: "how a task's processes are found and killed: auto, cgroup2, cgroup1 or walk",
         example: "walk",
     },
+    Setting { key: "keep.logs", default: "10GB", meaning: "logs of jobs that are over", example: "2GB" },
+    Setting {
+        key: "keep.logs_age",
+        default: "90d",
+        meaning: "how long after a job's end its log is kept; or `forever`",
+        example: "30d",
+    },
+    Setting {
+        key: "keep.outputs",
+        default: "50GB",
+        meaning: "outputs of jobs that are over",
+        example: "200GB",
+    },
+    Setting {
+        key: "keep.outputs_age",
+        default: "90d",
+        meaning: "how long after a job's end its outputs are kept; or `forever`",
+        example: "forever",
+    },
+    Setting {
+        key: "keep.unused",
+        default: "1d",
+        meaning: "how long code stays that no job has",
+        example: "6h",
+    },
+    Setting {
+        key: "keep.files",
+        default: "50GB",
+        meaning: "working directories of tasks that are over, on each node",
+        example: "10GB",
+    },
+    Setting {
+        key: "keep.files_age",
+        default: "30d",
+        meaning: "how long after a task's end its working directory is kept; or `forever`",
+        example: "7d",
+    },
+    Setting { key: "keep.bundles", default: "20GB", meaning: "unpacked code, on each node", example: "5GB" },
 ];
 
 /// The whole file. Every part may be absent.
@@ -103,6 +141,7 @@ impl Config {
         config.local.devices()?;
         config.local.memory_bytes()?;
         config.local.tree_kill()?;
+        config.keep.read()?;
         ensure!(
             config.local.cpus.is_none_or(|cpus| cpus.is_finite() && cpus > 0.0),
             "local.cpus: must be more than nothing"
@@ -169,6 +208,7 @@ mod tests {
             ("[local]\ntree_kill = \"axe\"", "local.tree_kill"),
             ("[local]\ncpus = -1", "local.cpus"),
             ("[local]\nslots = 0", "local.slots"),
+            ("[keep]\nlogs_age = \"soon\"", "keep.logs_age"),
             ("[local]\nslot = 1", "slot"),
             ("[local", "TOML"),
         ] {
