@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 pub use hyper::Method;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
@@ -21,6 +21,7 @@ mod connection;
 mod endpoint;
 mod error;
 mod operation;
+mod pieces;
 pub mod sse;
 mod stream;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub mod unix;
 use connection::Connection;
 pub use endpoint::{Endpoint, ParseError as EndpointError};
 pub use error::{Error, Protocol};
+use pieces::Pieces;
 pub use stream::{Download, EventItem, Events, LogItem, Logs, Sse, log_bytes};
 
 use crate::problem::Problem;
@@ -54,7 +56,7 @@ pub struct Client {
 enum Body<'a> {
     None,
     Json(&'a [u8]),
-    Raw(Bytes),
+    Raw(Vec<Bytes>),
 }
 
 impl Client {
@@ -105,7 +107,7 @@ impl Client {
         self.exchange(&name, self.prepare(method, &format!("{ROOT}{path}"), body, headers)?).await
     }
 
-    async fn exchange(&self, name: &str, request: Request<Full<Bytes>>) -> Result<Bytes, Error> {
+    async fn exchange(&self, name: &str, request: Request<Pieces>) -> Result<Bytes, Error> {
         let exchange = async {
             let (response, connection) = self.send(request).await?;
             let status = response.status();
@@ -150,7 +152,7 @@ impl Client {
         path: &str,
         body: Body<'_>,
         headers: &[(&str, &str)],
-    ) -> Result<Request<Full<Bytes>>, Error> {
+    ) -> Result<Request<Pieces>, Error> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -163,21 +165,18 @@ impl Client {
             request = request.header(*name, *value);
         }
         let (kind, content) = match body {
-            Body::None => (None, Bytes::new()),
-            Body::Json(json) => (Some("application/json"), Bytes::copy_from_slice(json)),
-            Body::Raw(bytes) => (Some("application/octet-stream"), bytes),
+            Body::None => (None, Vec::new()),
+            Body::Json(json) => (Some("application/json"), vec![Bytes::copy_from_slice(json)]),
+            Body::Raw(pieces) => (Some("application/octet-stream"), pieces),
         };
         if let Some(kind) = kind {
             request = request.header(CONTENT_TYPE, kind);
         }
-        request.body(Full::new(content)).map_err(|error| Protocol::from(error).into())
+        request.body(Pieces::new(content)).map_err(|error| Protocol::from(error).into())
     }
 
     /// Sends over an idle connection if one is left that works, else over a new one.
-    async fn send(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Connection), Error> {
+    async fn send(&self, mut request: Request<Pieces>) -> Result<(Response<Incoming>, Connection), Error> {
         while let Some(mut connection) = self.take_idle() {
             match connection.send(request).await {
                 Ok(response) => return Ok((response, connection)),

@@ -78,6 +78,14 @@ impl Encoder {
     }
 }
 
+/// What goes before a content in a pack that stores it as it is.
+pub fn raw_head(id: &ChunkId, content: &[u8]) -> [u8; 4 + DIGEST + 1] {
+    let mut head = [RAW; 4 + DIGEST + 1];
+    head[..4].copy_from_slice(&(content.len() as u32 + 1).to_le_bytes());
+    head[4..4 + DIGEST].copy_from_slice(&digest(id));
+    head
+}
+
 /// The content of a stored form, which must have this name.
 pub fn decode(id: &ChunkId, stored: &[u8]) -> Result<Vec<u8>, Error> {
     let (how, body) = stored.split_first().ok_or(Error::Malformed)?;
@@ -212,6 +220,12 @@ mod tests {
             let mut pack = Vec::new();
             for content in &contents {
                 push(&mut pack, &id(content), &Encoder::default().encode(content));
+            }
+            for content in &contents {
+                let raw = [&raw_head(&id(content), content)[..], content].concat();
+                let (name, stored) = records(&raw).next().unwrap().unwrap();
+                let decoded = decode(&name, stored);
+                prop_assert_eq!(decoded.as_ref(), Ok(content));
             }
             let read: Result<Vec<_>, _> = records(&pack).collect();
             let read: Vec<_> = read.unwrap().into_iter().map(|(id, stored)| decode(&id, stored).unwrap()).collect();

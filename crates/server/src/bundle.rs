@@ -69,7 +69,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: BundleId) -> Result<(), Prob
     }
 }
 
-/// Takes a pack, a record at a time. Records before one that is refused are kept.
+/// Takes a pack, a few records at a time. Records before one that is refused are kept.
 pub(crate) async fn take_pack(
     shared: &Arc<Shared>,
     reader: &mut (impl AsyncRead + Unpin),
@@ -78,37 +78,63 @@ pub(crate) async fn take_pack(
     let mut buffer = Vec::new();
     let mut at = 0;
     loop {
-        let record = next_record(reader, &mut buffer, at).await;
-        let id = match record {
-            Ok(Some(id)) => id,
-            Ok(None) | Err(_) => {
-                let store = shared.clone();
-                blocking(move || Ok(writer.finish(&store.chunks)?)).await?;
-                return record.map(drop);
+        buffer.clear();
+        let mut records = Vec::new();
+        // Several for one change of threads, which costs as much as the smallest of them.
+        let ended = loop {
+            match next_record(reader, &mut buffer, at).await {
+                Ok(Some((id, length))) => {
+                    at += (4 + chunk::DIGEST + length) as u64;
+                    records.push((id, length));
+                }
+                ended => break Some(ended.map(drop)),
+            }
+            if buffer.len() >= TOGETHER {
+                break None;
             }
         };
-        at += (4 + chunk::DIGEST + buffer.len()) as u64;
-        let store = shared.clone();
+        let (store, is_over) = (shared.clone(), ended.is_some());
         let pushed;
         (writer, buffer, pushed) = blocking(move || {
-            let pushed = writer.push(&store.chunks, id, &buffer);
-            // What came before is good, whatever this one is.
-            if matches!(pushed, Err(pack::Error::Chunk(_))) {
+            let pushed = push(&mut writer, &store, &records, &buffer);
+            // What came before is good, whatever came then.
+            if is_over || matches!(pushed, Err(pack::Error::Chunk(_))) {
                 writer.finish(&store.chunks)?;
             }
             Ok((writer, buffer, pushed))
         })
         .await?;
         pushed?;
+        if let Some(ended) = ended {
+            return ended;
+        }
     }
 }
 
-/// The next record's name, with its stored form in the buffer; `None` at the end.
+/// Records taken at once: a chunk of the longest kind, or a few of the usual.
+const TOGETHER: usize = 1 << 20;
+
+fn push(
+    writer: &mut pack::PackWriter,
+    shared: &Shared,
+    records: &[(ChunkId, usize)],
+    buffer: &[u8],
+) -> Result<(), pack::Error> {
+    let mut rest = buffer;
+    for (id, length) in records {
+        let (stored, after) = rest.split_at(*length);
+        writer.push(&shared.chunks, id.clone(), stored)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+/// The next record's name and length, with its stored form added to the buffer; `None` at the end.
 async fn next_record(
     reader: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
     at: u64,
-) -> Result<Option<ChunkId>, Error> {
+) -> Result<Option<(ChunkId, usize)>, Error> {
     let mut head = [0; 4 + chunk::DIGEST];
     let cut_off = || Error::Pack(format!("the chunk at byte {at} is cut off"));
     let failed = |error: io::Error| match error.kind() {
@@ -127,10 +153,11 @@ async fn next_record(
             "the chunk at byte {at} has a length of {length}; 1 to {most} are allowed"
         )));
     }
-    buffer.resize(length, 0);
-    reader.read_exact(buffer).await.map_err(failed)?;
+    let from = buffer.len();
+    buffer.resize(from + length, 0);
+    reader.read_exact(&mut buffer[from..]).await.map_err(failed)?;
     let digest = digest.first_chunk().ok_or_else(cut_off)?;
-    Ok(Some(chunk::from_digest(digest)))
+    Ok(Some((chunk::from_digest(digest), length)))
 }
 
 async fn blocking<T: Send + 'static>(

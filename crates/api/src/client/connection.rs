@@ -3,8 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
@@ -15,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::endpoint::Address;
+use super::pieces::Pieces;
 use super::{Endpoint, Error, unix};
 
 /// A host that does not answer in this time is not there; the system's own patience is over two minutes.
@@ -22,7 +21,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A connection; dropping it closes it.
 pub(super) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Pieces>,
     /// Owns the task that moves the bytes, and ends it with the connection.
     _driver: JoinSet<()>,
 }
@@ -66,7 +65,7 @@ impl Connection {
 
     /// Sends a request. What was never sent comes back, to be sent elsewhere: a server closes idle connections
     /// whenever it likes.
-    pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Refused> {
+    pub async fn send(&mut self, request: Request<Pieces>) -> Result<Response<Incoming>, Refused> {
         if let Err(error) = self.sender.ready().await {
             return Err(Refused { error, request: Some(request) });
         }
@@ -81,5 +80,5 @@ impl Connection {
 pub(super) struct Refused {
     pub error: hyper::Error,
     /// There when it was never sent.
-    pub request: Option<Request<Full<Bytes>>>,
+    pub request: Option<Request<Pieces>>,
 }

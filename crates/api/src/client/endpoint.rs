@@ -51,6 +51,11 @@ impl Endpoint {
         Self { address: Address::Unix(socket.into()), authorization: None }
     }
 
+    /// Whether it is on this machine, where bytes cost nothing to send.
+    pub fn is_near(&self) -> bool {
+        matches!(self.address, Address::Unix(_))
+    }
+
     /// The same, known by a bearer token.
     pub fn with_token(mut self, token: &str) -> Result<Self, ParseError> {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| ParseError::Token)?;

@@ -132,8 +132,8 @@ impl Client {
         Ok(list.chunks)
     }
 
-    /// Sends a pack of chunks.
-    pub async fn put_chunks(&self, pack: Bytes) -> Result<(), Error> {
+    /// Sends a pack of chunks, in pieces.
+    pub async fn put_chunks(&self, pack: Vec<Bytes>) -> Result<(), Error> {
         self.unary(Method::POST, "/chunks", Body::Raw(pack), &[]).await.map(drop)
     }
 

@@ -61,11 +61,11 @@ impl Server {
     }
 
     pub async fn send(&self, contents: &[&[u8]]) {
-        self.client.put_chunks(pack(contents).into()).await.unwrap();
+        self.client.put_chunks(vec![pack(contents).into()]).await.unwrap();
     }
 
     pub async fn refused(&self, pack: Vec<u8>) -> Problem {
-        refusal(self.client.put_chunks(pack.into()).await.unwrap_err())
+        refusal(self.client.put_chunks(vec![pack.into()]).await.unwrap_err())
     }
 
     /// Sends a bundle of one chunk whole.
