@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BundleId, NodeId};
+use crate::quantity::format_bytes;
 use crate::reason::Reason;
 
 /// How far a task has come. It only ever moves forward.
@@ -69,6 +70,21 @@ pub enum Outputs {
         #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
         at: Timestamp,
     },
+}
+
+impl Outputs {
+    /// What became of them, in words.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Collected { files: 0, .. } => "no file matched".into(),
+            Self::Collected { files, bytes, .. } => {
+                let plural = if *files == 1 { "" } else { "s" };
+                format!("{files} file{plural}, {} on the server", format_bytes(*bytes))
+            }
+            Self::Failed { message } => format!("not on the server: {message}"),
+            Self::Removed { at } => format!("removed from the server at {at:.0} to make room"),
+        }
+    }
 }
 
 /// A place for one task: a node and the devices on it.

@@ -8,22 +8,35 @@ use tokio_util::sync::CancellationToken;
 use crate::state::Shared;
 
 /// Nothing happened for so long: then it is quiet.
-const QUIET: Duration = Duration::from_secs(10);
+const QUIET: Duration = Duration::from_secs(1);
 
-/// Gives back what is not used whenever it has become quiet, until cancelled.
+/// Gives back what is not used whenever it has become quiet, until cancelled. Sleeps until something happens.
 pub(crate) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
-    let (mut seen, mut given_back) = (None, None);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(QUIET) => {}
-        }
-        let now = Some((*shared.news.borrow(), shared.activity.last()));
-        if now == seen && now != given_back {
+    let mut news = shared.news.clone();
+    let work = async {
+        while news.changed().await.is_ok() {
+            let happened = || (*shared.news.borrow(), shared.activity.last());
+            let mut last = None;
+            while last != Some(happened()) {
+                last = Some(happened());
+                tokio::time::sleep(QUIET).await;
+            }
             give_back();
-            given_back = now;
         }
-        seen = now;
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = work => {}
+    }
+}
+
+/// Keeps the allocator from making a heap for each thread, of which many are idle most of the time.
+pub(crate) fn bound() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[expect(unsafe_code, reason = "the allocator has no other interface")]
+    // SAFETY: it takes no pointer, and changes only how later allocations are made.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
 

@@ -4,7 +4,7 @@
 //! file system can; elsewhere the kernel copies.
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -76,11 +76,20 @@ pub(super) fn copy_content(from: &mut File, to: &mut File) -> io::Result<u64> {
     }
 }
 
+/// So little is copied faster than the kernel is asked how.
+const SMALL: u64 = 32 << 10;
+
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
     let metadata = source.metadata()?;
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    copy_content(&mut source, &mut target)?;
+    if metadata.len() <= SMALL {
+        let mut content = Vec::with_capacity(metadata.len() as usize);
+        source.read_to_end(&mut content)?;
+        target.write_all(&content)?;
+    } else {
+        copy_content(&mut source, &mut target)?;
+    }
     target.set_permissions(Permissions::from_mode(metadata.permissions().mode() & 0o777))?;
     target.set_times(FileTimes::new().set_modified(metadata.modified()?))
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use muster_api::client::{self, Client, EventItem, Events};
+use muster_api::model::quantity::format_bytes;
+use muster_api::model::task::Outputs;
 use muster_api::model::{Ending, Reason, State};
 use muster_api::view::{AllEventsQuery, EventView, EventsQuery};
 use serde_json::Value;
@@ -16,8 +18,8 @@ use crate::error::Error;
 use crate::session::{Patience, Session};
 use crate::terminal::{self, Colour};
 
-/// The longest kind of event, `task_ended`, and a gap.
-const KIND_WIDTH: usize = 12;
+/// The longest kind of event, `outputs_removed`, and a gap.
+const KIND_WIDTH: usize = 17;
 /// How often it is looked whether anybody still reads: whoever pressed Ctrl-C on a pipeline does not wait for more.
 const LOOK: Duration = Duration::from_millis(500);
 /// How many nodes are named in a line.
@@ -128,6 +130,10 @@ fn words(event: &EventView) -> String {
     let text = match (event.kind.as_str(), event.kind.parse()) {
         ("submitted", _) => body["name"].as_str().map(|name| format!("as {name}")),
         ("task_ended", _) => Some(task_ended(body)),
+        ("outputs", _) => outputs(body),
+        ("logs_removed" | "outputs_removed", _) => {
+            body["bytes"].as_u64().map(|bytes| format!("{}, to make room", format_bytes(bytes)))
+        }
         (_, Ok(State::Starting)) => body["tasks"].as_array().map(|tasks| places(tasks)),
         (_, Ok(State::Running)) => Some("every task runs".into()),
         (_, Ok(State::Stopping)) => serde_json::from_value(body["ending"].clone()).ok().map(|it| ending(&it)),
@@ -152,6 +158,11 @@ fn over(body: &Value) -> String {
         Some(rank) if !text.is_empty() => format!("task{rank} {text}"),
         _ => text,
     }
+}
+
+fn outputs(body: &Value) -> Option<String> {
+    let outputs: Outputs = serde_json::from_value(body["outputs"].clone()).ok()?;
+    Some(format!("of task{}: {}", body["rank"].as_u64()?, outputs.message()))
 }
 
 fn task_ended(body: &Value) -> String {
@@ -225,19 +236,19 @@ mod tests {
         ];
         let lines: Vec<String> = events.iter().map(|event| line(event, false, false)).collect();
         insta::assert_snapshot!(format!("{}\n{}", heading(false), lines.join("\n")), @r#"
-        TIME                       ATTEMPT   EVENT       DETAILS
-        1970-01-01T00:00:00.000Z   -         submitted   as train
-        1970-01-01T00:00:00.000Z   1         starting    2 tasks on node_local (devices 0,1), node_local
-        1970-01-01T00:00:00.000Z   1         starting    6 tasks on node_a, node_a, node_a, node_a, and 2 more
-        1970-01-01T00:00:00.000Z   1         running     every task runs
-        1970-01-01T00:00:00.000Z   1         task_ended  task1 on node_local: exited with code 3
-        1970-01-01T00:00:00.000Z   1         task_ended  task0 on node_local: succeeded
-        1970-01-01T00:00:00.000Z   1         stopping    because a task failed: exited with code 3
-        1970-01-01T00:00:00.000Z   1         stopping    because somebody asked for it
-        1970-01-01T00:00:00.000Z   1         queued      once more: exited with code 3
-        1970-01-01T00:00:00.000Z   2         failed      task1 exited with code 3
+        TIME                       ATTEMPT   EVENT            DETAILS
+        1970-01-01T00:00:00.000Z   -         submitted        as train
+        1970-01-01T00:00:00.000Z   1         starting         2 tasks on node_local (devices 0,1), node_local
+        1970-01-01T00:00:00.000Z   1         starting         6 tasks on node_a, node_a, node_a, node_a, and 2 more
+        1970-01-01T00:00:00.000Z   1         running          every task runs
+        1970-01-01T00:00:00.000Z   1         task_ended       task1 on node_local: exited with code 3
+        1970-01-01T00:00:00.000Z   1         task_ended       task0 on node_local: succeeded
+        1970-01-01T00:00:00.000Z   1         stopping         because a task failed: exited with code 3
+        1970-01-01T00:00:00.000Z   1         stopping         because somebody asked for it
+        1970-01-01T00:00:00.000Z   1         queued           once more: exited with code 3
+        1970-01-01T00:00:00.000Z   2         failed           task1 exited with code 3
         1970-01-01T00:00:00.000Z   2         succeeded
-        1970-01-01T00:00:00.000Z   2         teleported  {"to":"the\nmoon"}
+        1970-01-01T00:00:00.000Z   2         teleported       {"to":"the\nmoon"}
         "#);
     }
 
@@ -245,7 +256,7 @@ mod tests {
     fn of_all_jobs_the_job_is_named_and_colours_do_not_move_columns() {
         let event = event("failed", 1, json!({"reason": null}));
         assert!(line(&event, true, false).contains("Z   job_0123456789   1         failed"));
-        assert!(line(&event, true, true).contains("\x1b[31mfailed      \x1b[0m"));
+        assert!(line(&event, true, true).contains("\x1b[31mfailed           \x1b[0m"));
         assert!(heading(true).starts_with("TIME                       JOB "));
     }
 }

@@ -70,6 +70,7 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     let mut lines = life(job, now, colours);
     lines.extend(request(&job.spec));
     lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
+    lines.extend(job.attempts.last().and_then(collected).map(|text| ("collected", text)));
     let mut text = String::new();
     for (name, value) in lines {
         // Continuation lines of a script stay below its first.
@@ -82,6 +83,16 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
         text.push_str(&format!("\n{}", attempts(&job.attempts, now).render(terminal::width(), colours)));
     }
     text
+}
+
+/// What became of the outputs of each task, as far as that is known.
+fn collected(attempt: &AttemptView) -> Option<String> {
+    let texts: Vec<String> = attempt
+        .tasks
+        .iter()
+        .filter_map(|task| Some(format!("task{}: {}", task.rank, task.outputs.as_ref()?.message())))
+        .collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
 type Lines = Vec<(&'static str, String)>;

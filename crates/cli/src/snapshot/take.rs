@@ -14,7 +14,7 @@ use super::walk::{self, Tree};
 use super::{Error, Trust, remark};
 
 /// A batch leaves when it has so many bytes: several are in memory at a time, and less would cost more requests.
-const BATCH: usize = 4 << 20;
+const BATCH: usize = 8 << 20;
 
 /// What to read, and how.
 pub(super) struct Order {

@@ -172,10 +172,10 @@ fn everything_of_a_tree_is_in_its_bundle() {
 #[test]
 fn an_unchanged_tree_is_not_read_and_nothing_of_it_is_sent() {
     let scene = Scene::new();
-    scene.file("big", noise(6_000_000)).file("a/small", "x").file("empty", "");
+    scene.file("big", noise(10_000_000)).file("a/small", "x").file("empty", "");
     let first = scene.take();
     let (bundle, read) = (first.bundle(), first.taken.bytes_read);
-    assert_eq!(read, 6_000_001);
+    assert_eq!(read, 10_000_001);
     assert!(first.taken.is_under_way);
     scene.remember_as_old(first);
 
