@@ -146,7 +146,7 @@ fn events_tell_the_story_of_a_job_and_of_all() {
     assert_eq!(done.code(), 0, "{}", done.err());
     let text = done.out();
     for part in
-        ["submitted   as tale", "2 tasks on node_local", "task1 on node_local: exited with code 1", "failed "]
+        ["submitted        as tale", "2 tasks on node_local", "task1 on node_local: exited with code 1", "failed "]
     {
         assert!(text.contains(part), "{part}\n{text}");
     }
