@@ -145,9 +145,12 @@ fn events_tell_the_story_of_a_job_and_of_all() {
     let done = follower.finish();
     assert_eq!(done.code(), 0, "{}", done.err());
     let text = done.out();
-    for part in
-        ["submitted        as tale", "2 tasks on node_local", "task1 on node_local: exited with code 1", "failed "]
-    {
+    for part in [
+        "submitted        as tale",
+        "2 tasks on node_local",
+        "task1 on node_local: exited with code 1",
+        "failed ",
+    ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert_eq!(home.ok(["events", &job]), text);
