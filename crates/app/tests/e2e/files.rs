@@ -134,7 +134,11 @@ fn outputs_survive_an_agent_that_is_killed_while_they_are_due() {
     let id = home.submit(&["--file", "job.yaml"]);
     home.wait_for_state(&id, "succeeded");
     home.kill("agent");
-    wait_for("the outputs to come home", || outputs(&home, &id)["state"] == "collected");
+    wait_for("the outputs to come home", || {
+        let outputs = outputs(&home, &id);
+        assert_ne!(outputs["state"], "failed", "{outputs}");
+        outputs["state"] == "collected"
+    });
 }
 
 #[test]
