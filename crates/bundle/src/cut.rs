@@ -1,15 +1,15 @@
 //! Where one chunk ends and the next begins.
 //!
-//! A cut depends only on the bytes since the last one and on the first byte behind it. So whoever stands at a known
-//! cut, and knows that those bytes are as they were, knows the next cut without reading; and the same stream has the
-//! same chunks, whatever was known about it.
+//! A cut depends only on the bytes since the last one, on the first byte behind it, and on whether a second one follows
+//! (bytes are tried in pairs). So whoever stands at a known cut, and knows that those bytes are as they were, knows the
+//! next cut without reading; and the same stream has the same chunks, whatever was known about it.
 
 use fastcdc::v2020::{Normalization, cut, select_masks};
 
 /// Shorter only at the end of a stream. A good part of the usual length: so much of each chunk need not be looked at for
 /// a cut.
 pub const MIN: usize = 192 << 10;
-/// The usual length: an edit of one line sends about so much, and a gigabyte is four thousand chunks.
+/// What the cuts aim at: an edit of one line sends a little more than this, and a gigabyte is a few thousand chunks.
 pub const AVERAGE: usize = 256 << 10;
 /// Never longer.
 pub const MAX: usize = 1 << 20;
