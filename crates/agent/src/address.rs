@@ -80,7 +80,7 @@ impl Ledger {
         if found.len() < ports as usize {
             return Err(Error::NoneFree { asked: ports });
         }
-        let address = Address { ip, ports: found };
+        let address = Address::new(ip, found);
         self.hold(task, &address);
         Ok(address)
     }

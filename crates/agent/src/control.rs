@@ -163,6 +163,7 @@ mod tests {
             pid: 1,
             host: String::new(),
             capacity: Capacity::default(),
+            account: Default::default(),
             tasks: vec![],
         })
     }

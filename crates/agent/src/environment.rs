@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use muster_model::node::Account;
+
 /// As login programs set it where nobody else does.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -29,25 +31,24 @@ pub(crate) fn complete(
     // Python writes to a pipe in large blocks otherwise, and people wait for their first line.
     env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
     env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
-    for (name, value) in account() {
-        env.entry(name.into()).or_insert(value);
+    let account = account();
+    for (name, value) in [("USER", &account.name), ("LOGNAME", &account.name), ("HOME", &account.home)] {
+        env.entry(name.into()).or_insert_with(|| value.clone());
     }
     env
 }
 
-/// `HOME`, `USER` and `LOGNAME` of the account that the agent runs under.
-fn account() -> Vec<(&'static str, String)> {
-    let id = rustix::process::getuid().as_raw();
-    let found = fs::read_to_string("/etc/passwd").ok().and_then(|passwd| entry(&passwd, id));
+/// The account that the agent runs under, and with it its tasks.
+pub(crate) fn account() -> Account {
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    let found = fs::read_to_string("/etc/passwd").ok().and_then(|passwd| entry(&passwd, uid));
     // An account that only a directory service knows: the agent's own environment is as good.
     let of_agent = |name| std::env::var(name).ok();
-    let (user, home) = match found {
-        Some((user, home)) => (Some(user), Some(home)),
-        None => (of_agent("USER"), of_agent("HOME")),
-    };
-    let home = home.unwrap_or_else(|| "/".into());
-    let names = user.into_iter().flat_map(|user| [("USER", user.clone()), ("LOGNAME", user)]);
-    names.chain([("HOME", home)]).collect()
+    let (name, home) = found.unwrap_or_else(|| {
+        (of_agent("USER").unwrap_or_else(|| uid.to_string()), of_agent("HOME").unwrap_or_else(|| "/".into()))
+    });
+    Account { name, uid, gid, home }
 }
 
 fn entry(passwd: &str, id: u32) -> Option<(String, String)> {

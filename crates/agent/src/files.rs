@@ -151,6 +151,7 @@ mod tests {
             outputs: vec![],
             in_place: None,
             ports: 0,
+            shared_port: None,
             devices: vec![],
             memory_bytes: None,
         };

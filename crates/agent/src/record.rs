@@ -315,10 +315,11 @@ mod tests {
             outputs: vec![],
             in_place: None,
             ports: 1,
+            shared_port: None,
             devices: vec![],
             memory_bytes: None,
         };
-        Record::new(prepare, Some(Address { ip: [127, 64, 0, 1].into(), ports: vec![20_000] }))
+        Record::new(prepare, Some(Address::new([127, 64, 0, 1], vec![20_000])))
     }
 
     fn task_dir(tasks: &Path, task: &str) -> (TaskId, TaskDir) {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use muster_link::message::Launch;
+use muster_model::launch::Work;
 use muster_model::node::Device;
 use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
@@ -92,7 +93,11 @@ fn launch_of(
     });
     let previous = prepare.previous.as_ref().map(|task| dir.of_other(task).output());
     let previous = previous.filter(|output| output.is_dir());
-    let command = Step { kind: StepKind::Command, argv: launch.command.clone() };
+    let argv = match &launch.work {
+        Work::Run(processes) => processes.first().map(|process| process.argv.clone()).unwrap_or_default(),
+        Work::Wait => vec!["/bin/sleep".into(), "infinity".into()],
+    };
+    let command = Step { kind: StepKind::Command, argv };
     supervisor::Launch {
         format: FORMAT,
         steps: setup.chain([command]).collect(),

@@ -1,22 +1,42 @@
 //! Launch contracts: from a gang's addresses to what every task is given.
 //!
-//! Pure: the same gang always gives the same answer, so it can be computed again after a crash. A framework's
-//! contract gets its own module; `base` is what every task gets whatever it runs.
+//! Pure: the same gang always gives the same answer, so it can be computed again after a crash. Every framework has a
+//! module in [`contract`], every platform one in [`face`]; `base` is what every task gets whatever it runs, and
+//! `network` what makes libraries use the right interface. [`detect`] finds which of them a command wants, before there
+//! is a gang.
 
-pub mod base;
+#![warn(missing_docs)]
+
+mod base;
+pub mod contract;
+pub mod detect;
+pub mod face;
+mod network;
+mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use muster_model::AttemptId;
+use muster_model::launch::{LaunchFile, Work};
+use muster_model::node::{Account, Device};
+use muster_model::task::Address;
+use muster_model::{AttemptId, JobSpec};
+
+pub use plan::{Plan, ports, settle, shared_port};
 
 /// A gang that is whole: every member's address is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gang {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gang<'a> {
     /// The attempt.
     pub attempt: AttemptId,
     /// The job's name.
     pub job_name: String,
+    /// The group of people it counts for.
+    pub workspace: String,
+    /// What was asked for, settled: see [`settle`].
+    pub spec: &'a JobSpec,
     /// The members, by rank. Never empty.
     pub members: Vec<Member>,
 }
@@ -24,23 +44,130 @@ pub struct Gang {
 /// One member of a gang.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
+    /// The name of its host.
+    pub host: String,
+    /// Whom it runs as.
+    pub account: Account,
+    /// Where its peers reach it, and the ports reserved for it.
+    pub address: Address,
+    /// The devices it was given, in the order of their numbers, each with its number in the driver's count.
+    pub devices: Vec<(u32, Device)>,
+}
+
+impl Member {
     /// Where its peers reach it.
-    pub ip: IpAddr,
-    /// Ports reserved for it.
-    pub ports: Vec<u16>,
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip
+    }
+
+    /// One of its ports. A node that reserved too few has its task told a customary one.
+    pub fn port(&self, port: Port) -> u16 {
+        let (at, customary) = match port {
+            Port::Master => (0, 29_500),
+            Port::Ssh => match self.address.shared_port {
+                Some(port) => return port,
+                None => (1, 22),
+            },
+            Port::Process(process) => (2 + process as usize, 6170 + process as u16),
+        };
+        self.address.ports.get(at).copied().unwrap_or(customary)
+    }
+}
+
+/// What a member's port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    /// Where rank 0 gathers the others: PyTorch's master, JAX's coordinator, MindSpore's scheduler.
+    Master,
+    /// Where its peers start processes; the same on all members where it can be.
+    Ssh,
+    /// Where a process of the task, by its number, listens for the other processes. They are one after the other.
+    Process(u32),
 }
 
 /// What one task is given.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// Variables, on top of the user's: the platform's facts are not the user's to change.
+    /// Facts: variables on top of the user's, because they are not the user's to change.
     pub env: BTreeMap<String, String>,
+    /// Advice: variables that are set unless the user has.
+    pub defaults: BTreeMap<String, String>,
+    /// Facts whose value is the path of one of the files; where that is, the node decides.
+    pub paths: BTreeMap<String, String>,
+    /// Files that are to be there.
+    pub files: Vec<LaunchFile>,
+    /// What it does.
+    pub work: Work,
+    /// Whether members start processes on each other.
+    pub peers: bool,
 }
 
-/// How many ports each member needs.
-pub const PORTS: u32 = 1;
+impl Part {
+    fn fact(&mut self, name: impl Into<String>, value: impl ToString) {
+        self.env.insert(name.into(), value.to_string());
+    }
+
+    fn advice(&mut self, name: impl Into<String>, value: impl ToString) {
+        self.defaults.insert(name.into(), value.to_string());
+    }
+
+    /// A variable that names a file.
+    fn path(&mut self, name: impl Into<String>, path: &str) {
+        self.paths.insert(name.into(), path.to_owned());
+    }
+
+    fn file(&mut self, path: impl Into<String>, content: impl Into<String>) {
+        self.files.push(LaunchFile { path: path.into(), content: content.into(), executable: false });
+    }
+
+    fn program(&mut self, path: impl Into<String>, content: impl Into<String>) {
+        self.files.push(LaunchFile { path: path.into(), content: content.into(), executable: true });
+    }
+}
+
+/// The devices with these numbers, each with its number as its driver counts: every maker's driver counts from 0, and a
+/// node counts on.
+pub fn given(node: &[Device], numbers: &[u32]) -> Vec<(u32, Device)> {
+    let first = |vendor| {
+        node.iter().filter(|device| device.vendor == vendor).map(|device| device.index).min().unwrap_or(0)
+    };
+    let mut given: Vec<_> = node
+        .iter()
+        .filter(|device| numbers.contains(&device.index))
+        .map(|device| (device.index - first(device.vendor), device.clone()))
+        .collect();
+    given.sort_by_key(|(_, device)| device.index);
+    given
+}
+
+/// The names under which a member is known to the others.
+pub fn names(gang: &Gang, rank: u32) -> Vec<String> {
+    vec![format!("worker-{rank}"), format!("task{rank}.{}", gang.job_name)]
+}
 
 /// Every member's part, by rank.
 pub fn parts(gang: &Gang) -> Vec<Part> {
-    (0..).zip(&gang.members).map(|(rank, _)| Part { env: base::environment(gang, rank) }).collect()
+    let plan = Plan::of(gang.spec);
+    (0..).zip(&gang.members).map(|(rank, _)| part(gang, &plan, rank)).collect()
+}
+
+fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
+    let mut part = Part {
+        env: BTreeMap::new(),
+        defaults: BTreeMap::new(),
+        paths: BTreeMap::new(),
+        files: Vec::new(),
+        work: Work::Run(vec![plan.process(&gang.spec.command)]),
+        peers: false,
+    };
+    base::add(gang, rank, &mut part);
+    network::add(gang, rank, &mut part);
+    contract::add(gang, plan, rank, &mut part);
+    for face in gang.spec.faces.iter().flatten() {
+        face::add(*face, gang, rank, &mut part);
+    }
+    if plan.waits(rank) {
+        part.work = Work::Wait;
+    }
+    part
 }

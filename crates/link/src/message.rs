@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use muster_model::node::Capacity;
+use muster_model::launch::{LaunchFile, Peers, Work};
+use muster_model::node::{Account, Capacity};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,9 @@ pub struct Hello {
     pub host: String,
     /// What the node has.
     pub capacity: Capacity,
+    /// Whom its tasks run as.
+    #[serde(default)]
+    pub account: Account,
     /// Every task the agent knows of, also those that ended and were not yet forgotten.
     pub tasks: Vec<TaskReport>,
 }
@@ -200,8 +204,11 @@ pub struct Prepare {
     pub outputs: Vec<String>,
     /// Run in this directory of the node itself, not in a copy of the bundle.
     pub in_place: Option<String>,
-    /// How many free ports to find.
+    /// How many free ports to find, one after the other.
     pub ports: u32,
+    /// A port that all members of the gang are asked to have, to be given if it is free here.
+    #[serde(default)]
+    pub shared_port: Option<u16>,
     /// The node's devices it was given.
     pub devices: Vec<u32>,
     /// The most memory it may use.
@@ -239,7 +246,16 @@ pub struct Launch {
     /// A script to run first.
     pub setup: Option<Vec<String>>,
     /// What to run.
-    pub command: Vec<String>,
+    pub work: Work,
+    /// Variables whose value is the place of one of the files: where they are is the node's to say.
+    #[serde(default)]
+    pub paths: BTreeMap<String, String>,
+    /// Files that are to be there before anything runs.
+    #[serde(default)]
+    pub files: Vec<LaunchFile>,
+    /// What members of the gang need to start processes on each other; absent where they do not.
+    #[serde(default)]
+    pub peers: Option<Peers>,
     /// The longest it may run.
     pub timeout_ms: Option<u64>,
     /// How long it may take to end after SIGTERM when it runs out of time.

@@ -9,9 +9,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::framework::CommandOn;
 use crate::id::{AttemptId, JobId};
 use crate::reason::Reason;
-use crate::spec::{OnFailure, Retries};
+use crate::spec::{JobSpec, OnFailure, Retries};
 use crate::task::{Address, Placement, Task, TaskEnd, TaskPhase};
 
 mod state;
@@ -29,6 +30,19 @@ pub struct Policy {
     pub on_failure: OnFailure,
     /// When to try again.
     pub retries: Retries,
+    /// Whether the gang's work is done when rank 0's is: the others wait for it.
+    pub leader: bool,
+}
+
+impl From<&JobSpec> for Policy {
+    fn from(spec: &JobSpec) -> Self {
+        Self {
+            nodes: spec.nodes,
+            on_failure: spec.on_failure,
+            retries: spec.retries.clone(),
+            leader: spec.command_on == Some(CommandOn::First),
+        }
+    }
 }
 
 /// Where a stopping gang goes once its last task is gone.
@@ -47,6 +61,8 @@ pub enum Ending {
         /// Why.
         reason: Reason,
     },
+    /// Rank 0 is done, and the others only waited for it.
+    Succeed,
     /// Ended by its user.
     Stop,
     /// Parked until it is started again.
@@ -421,18 +437,29 @@ impl Job {
                 self.ending = Some(Ending::Fail { reason, retry: true });
                 applied.effects.push(Effect::Stop { ranks: alive, grace: None });
             }
+            None if self.policy.leader && !alive.is_empty() && !alive.contains(&0) => {
+                self.state = State::Stopping;
+                self.ending = Some(Ending::Succeed);
+                self.started_at = self.started_at.or(Some(at));
+                // They only wait: nobody has anything to save.
+                applied.effects.push(Effect::Stop { ranks: alive, grace: None });
+            }
             Some(_) | None if !alive.is_empty() => {
                 if self.state == State::Starting {
                     self.run_when_all_started(at);
                 }
             }
             Some(_) | None => {
-                self.state = State::Succeeded;
-                self.reason = None;
                 self.started_at = self.started_at.or(Some(at));
-                self.ended_at = Some(now);
+                self.succeed(now);
             }
         }
+    }
+
+    fn succeed(&mut self, now: Timestamp) {
+        self.state = State::Succeeded;
+        self.reason = None;
+        self.ended_at = Some(now);
     }
 
     /// The last task of a gang that was to end is gone.
@@ -453,6 +480,7 @@ impl Job {
                 self.state = State::Queued;
                 self.reason = Some(reason);
             }
+            Ending::Succeed => self.succeed(now),
             Ending::Stop => self.end_as_stopped(now),
             Ending::Suspend => {
                 self.state = State::Suspended;
@@ -479,6 +507,8 @@ impl Job {
                 // A gang that already fails stays failed, but is not tried again.
                 let ending = match self.ending.take() {
                     Some(Ending::Fail { reason, .. }) => Ending::Fail { reason, retry: false },
+                    // The work was done before anybody asked.
+                    Some(Ending::Succeed) => Ending::Succeed,
                     Some(Ending::Requeue { .. } | Ending::Stop | Ending::Suspend) | None => Ending::Stop,
                 };
                 Ok(self.wind_down(ending, grace))

@@ -9,14 +9,17 @@
 pub mod bundle;
 pub mod catalogue;
 pub mod file;
+pub mod framework;
 pub mod id;
 pub mod job;
+pub mod launch;
 pub mod node;
 pub mod quantity;
 pub mod reason;
 pub mod spec;
 pub mod task;
 
+pub use framework::{CommandOn, Face, Framework};
 pub use id::{AttemptId, BundleId, ChunkId, JobId, NodeId, TaskId};
 pub use jiff::Timestamp;
 pub use job::{Effect, Ending, Event, Invalid, Job, Policy, State};

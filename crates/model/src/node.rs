@@ -1,6 +1,7 @@
 //! Machines and their accelerators, and what a node has to give.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,10 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Declared in configuration, not real.
     pub simulated: bool,
+    /// Its own network address, where it has one: Ascend devices speak RoCE among themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub ip: Option<IpAddr>,
 }
 
 impl Device {
@@ -62,6 +67,26 @@ impl Device {
     pub fn satisfies(&self, request: &DeviceRequest) -> bool {
         request.vendor.is_none_or(|vendor| vendor == self.vendor)
             && request.model.as_ref().is_none_or(|model| model.eq_ignore_ascii_case(&self.model))
+    }
+}
+
+/// The account that tasks of a node run under.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub uid: u32,
+    /// The number of its group.
+    pub gid: u32,
+    /// Its home directory.
+    pub home: String,
+}
+
+impl Default for Account {
+    /// Nobody in particular, for an agent of before this was said.
+    fn default() -> Self {
+        Self { name: "nobody".into(), uid: 65_534, gid: 65_534, home: "/".into() }
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, duration_text};
 use crate::reason::Reason;
 
@@ -26,6 +27,8 @@ pub use field::{FieldCode, FieldError, nearest};
 pub const MAX_NODES: u32 = 100_000;
 /// Priorities run from 0 to this; higher goes first.
 pub const MAX_PRIORITY: u32 = 1000;
+/// The most processes a task may run: beyond any machine's devices, and each may need a port.
+pub const MAX_PROCESSES: u32 = 32;
 /// The priority of a job that does not say.
 pub const DEFAULT_PRIORITY: u32 = 500;
 /// How long a task may take to end after SIGTERM when its job does not say.
@@ -63,7 +66,16 @@ pub struct JobSpec {
     pub command: Command,
     /// The launch contract; found from the command when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub framework: Option<String>,
+    pub framework: Option<Framework>,
+    /// Platforms whose variables and files it is given; found from the command and the code when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faces: Option<Vec<Face>>,
+    /// How many processes each task runs, under a framework; as many as it has devices, or one, when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Which tasks run the command; found from the command when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_on: Option<CommandOn>,
     /// Higher goes first.
     pub priority: u32,
     /// May be sent back to the queue for a more important job.
@@ -105,6 +117,13 @@ pub struct JobSpec {
     /// Do not give the task the submitter's environment.
     #[serde(default)]
     pub clean_env: bool,
+}
+
+impl JobSpec {
+    /// How many processes each task runs, under a framework.
+    pub fn processes_per_task(&self) -> u32 {
+        self.processes.unwrap_or_else(|| self.resources.device_count().clamp(1, MAX_PROCESSES))
+    }
 }
 
 /// Kinds of job.

@@ -31,8 +31,25 @@ pub struct Address {
     /// The address on the gang's network.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub ip: IpAddr,
-    /// Free ports reserved for the gang's use.
+    /// Free ports reserved for the gang's use, one after the other.
     pub ports: Vec<u16>,
+    /// A port that every member was asked to have; absent where it was not free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_port: Option<u16>,
+    /// The network interface with the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The address of the node's InfiniBand interface, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub infiniband: Option<IpAddr>,
+}
+
+impl Address {
+    /// An address and ports on it, and nothing else known.
+    pub fn new(ip: impl Into<IpAddr>, ports: Vec<u16>) -> Self {
+        Self { ip: ip.into(), ports, shared_port: None, interface: None, infiniband: None }
+    }
 }
 
 /// How a task ended.

@@ -15,6 +15,7 @@ fn node(name: &str, cpus: u64, devices: u32) -> Free {
             uuid: format!("{name}-{index}"),
             memory_bytes: 80 << 30,
             simulated: true,
+            ip: None,
         })
         .collect();
     let id: NodeId = format!("node_{name}").parse().unwrap();

@@ -29,6 +29,11 @@ impl Auth {
         blake3::keyed_hash(&self.key, node.as_str().as_bytes()).to_hex().to_string()
     }
 
+    /// What the secrets of gangs are derived from: apart from the nodes' tokens, so that none can pass for the other.
+    pub fn gang_key(&self) -> [u8; 32] {
+        *blake3::keyed_hash(&self.key, b"gangs").as_bytes()
+    }
+
     pub fn is_node(&self, node: &NodeId, headers: &HeaderMap) -> bool {
         bearer(headers).is_some_and(|shown| same(shown, &self.node_token(node)))
     }

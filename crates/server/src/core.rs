@@ -60,6 +60,8 @@ pub(crate) struct Parts {
     pub build: String,
     /// The data directory, for words about its disk.
     pub home: PathBuf,
+    /// What the secrets of gangs are derived from.
+    pub gang_key: [u8; 32],
     /// What nodes may keep.
     pub keep: muster_link::message::Keep,
 }

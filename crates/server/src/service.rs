@@ -147,7 +147,9 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let (news, news_receiver) = watch::channel(readers.largest_event_seq()?);
     let (away_sender, away) = mpsc::unbounded_channel();
     let nodes = offered(&engines).await;
+    let auth = Auth::open(&home).map_err(io_error("read the server's secrets"))?;
     let parts = Parts {
+        gang_key: auth.gang_key(),
         writer,
         readers: readers.clone(),
         engines: engines.clone(),
@@ -183,7 +185,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         bulks: Bulks::default(),
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
-        auth: Auth::open(&home).map_err(io_error("read the server's secrets"))?,
+        auth,
         news: news_receiver,
         activity: Activity::new(),
         stop,

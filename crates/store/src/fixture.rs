@@ -88,7 +88,7 @@ pub(crate) fn spec(nodes: u32) -> JobSpec {
 /// A job of two tasks with an id of its own.
 pub(crate) fn new_job(number: u64) -> NewJob {
     let spec = spec(2);
-    let policy = Policy { nodes: spec.nodes, on_failure: spec.on_failure, retries: spec.retries.clone() };
+    let policy = Policy::from(&spec);
     NewJob {
         job: Job::new(JobId::from_random(number), policy),
         name: "train".into(),

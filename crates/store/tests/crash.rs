@@ -23,7 +23,7 @@ const DIRECTORY: &str = "MUSTER_STORE_CRASH_DIRECTORY";
 
 fn new_job(number: u64) -> NewJob {
     let spec = JobSpec::from_value(json!({"command": "true"})).unwrap();
-    let policy = Policy { nodes: spec.nodes, on_failure: spec.on_failure, retries: spec.retries.clone() };
+    let policy = Policy::from(&spec);
     NewJob {
         job: Job::new(JobId::from_random(number), policy),
         name: "crash".into(),

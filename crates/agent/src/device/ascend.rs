@@ -101,6 +101,7 @@ fn device(index: u32, card: [&str; 3], chip: [&str; 3]) -> Option<Device> {
         uuid: format!("npu-{card_number}.{chip_number}-{}", chip[1]),
         memory_bytes: megabytes << 20,
         simulated: false,
+        ip: None,
     })
 }
 

@@ -53,6 +53,7 @@ impl Declared {
                     uuid: format!("simulated-{vendor}-{index}"),
                     memory_bytes: memory_of(model),
                     simulated: true,
+                    ip: None,
                 });
             }
             *next += count;

@@ -31,6 +31,7 @@ fn read(nvml: &Nvml, index: u32) -> Option<Device> {
             uuid: device.uuid()?,
             memory_bytes: device.memory_info()?.total,
             simulated: false,
+            ip: None,
         })
     };
     read()

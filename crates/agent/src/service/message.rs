@@ -14,7 +14,7 @@ use super::life::Life;
 use super::table::Task;
 use super::{End, Service};
 use crate::record::{Record, TaskDir};
-use crate::{control, machine};
+use crate::{control, environment, machine};
 
 impl Service {
     pub(super) fn on_link(&mut self, event: control::Event) -> Option<End> {
@@ -49,6 +49,7 @@ impl Service {
             pid: self.identity.pid,
             host: machine::host(),
             capacity: self.capacity.clone(),
+            account: environment::account(),
             tasks: self.tasks.reports(),
         }
     }

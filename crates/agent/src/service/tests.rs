@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_link::message::{Launch, ReportPhase, ToServer};
+use muster_model::launch::Work;
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{Reason, TaskId};
 use proptest::collection::vec;
@@ -17,7 +18,7 @@ fn task() -> TaskId {
 }
 
 fn address() -> Address {
-    Address { ip: [127, 64, 0, 1].into(), ports: vec![] }
+    Address::new([127, 64, 0, 1], vec![])
 }
 
 fn launch() -> Box<Launch> {
@@ -25,7 +26,10 @@ fn launch() -> Box<Launch> {
         task: task(),
         env: BTreeMap::new(),
         setup: None,
-        command: vec!["true".into()],
+        work: Work::Wait,
+        paths: BTreeMap::new(),
+        files: Vec::new(),
+        peers: None,
         timeout_ms: None,
         grace_ms: 0,
     })

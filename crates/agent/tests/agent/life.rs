@@ -7,7 +7,9 @@ use muster_link::message::ToAgent;
 use muster_model::{AttemptId, JobId, Reason, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::node::{Node, eventually, launch, launch_with, prepare, prepare_with, processes_with, task};
+use crate::node::{
+    Node, eventually, launch, launch_with, prepare, prepare_with, processes_with, program, task,
+};
 
 fn sorted(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
@@ -53,11 +55,11 @@ async fn every_kind_of_end_is_told_as_what_it_is() {
         (with(1, "kill -SEGV $$", |_| {}), Some(Reason::Signal { signal: 11 })),
         (with(2, "sleep 60", |launch| launch.timeout_ms = Some(50)), Some(Reason::Timeout { limit_ms: 50 })),
         (
-            with(3, "", |launch| launch.command = vec!["no-such-program".into()]),
+            with(3, "", |launch| launch.work = program("no-such-program")),
             Some(Reason::CommandNotFound { command: "no-such-program".into() }),
         ),
         (
-            with(4, "", |launch| launch.command = vec!["/etc/passwd".into()]),
+            with(4, "", |launch| launch.work = program("/etc/passwd")),
             Some(Reason::CommandNotExecutable { command: "/etc/passwd".into() }),
         ),
         (

@@ -12,6 +12,7 @@ use muster_bundle::listing::{self, Entry, Kind, Time};
 use muster_link::log::SegmentDir;
 use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::bundle::{Chunk, Manifest};
+use muster_model::launch::{Process, Work};
 use muster_model::{AttemptId, BundleId, JobId, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -227,6 +228,7 @@ pub fn prepare_with(task: &TaskId, change: impl FnOnce(&mut Prepare)) -> ToAgent
         outputs: vec![],
         in_place: None,
         ports: 1,
+        shared_port: None,
         devices: vec![],
         memory_bytes: None,
     };
@@ -243,10 +245,18 @@ pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)
         task: task.clone(),
         env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
         setup: None,
-        command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        work: Work::Run(vec![Process::new(vec!["/bin/sh".into(), "-c".into(), script.into()])]),
+        paths: BTreeMap::new(),
+        files: Vec::new(),
+        peers: None,
         timeout_ms: None,
         grace_ms: 1000,
     };
     change(&mut launch);
     ToAgent::Launch(Box::new(launch))
+}
+
+/// The work of running this program, without arguments.
+pub fn program(name: &str) -> Work {
+    Work::Run(vec![Process::new(vec![name.into()])])
 }

@@ -192,6 +192,7 @@ fn ending(ending: &Ending) -> String {
     match ending {
         Ending::Fail { reason, .. } => format!("because a task failed: {}", reason.message()),
         Ending::Requeue { reason } => format!("to go back to the queue: {}", reason.message()),
+        Ending::Succeed => "because task 0 is done, and the others only waited for it".into(),
         Ending::Stop => "because somebody asked for it".into(),
         Ending::Suspend => "to be paused".into(),
     }

@@ -149,7 +149,7 @@ fn request(spec: &JobSpec) -> Lines {
     let env: Vec<String> = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     add("env", (!env.is_empty()).then(|| env.join("\n")));
     add("image", spec.image.clone());
-    add("framework", spec.framework.clone());
+    add("framework", spec.framework.map(|framework| framework.to_string()));
     add("workspace", spec.workspace.clone());
     add("priority", (spec.priority != DEFAULT_PRIORITY).then(|| spec.priority.to_string()));
     add("preemptible", spec.preemptible.then(|| "yes".into()));

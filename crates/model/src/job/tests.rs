@@ -9,7 +9,7 @@ use super::*;
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn job(nodes: u32, on_failure: OnFailure, retries: Retries) -> Job {
-    Job::new(JobId::from_random(7), Policy { nodes, on_failure, retries })
+    Job::new(JobId::from_random(7), Policy { nodes, on_failure, retries, leader: false })
 }
 
 fn pair() -> Job {
@@ -22,7 +22,7 @@ fn admit(nodes: u32) -> Event {
 }
 
 fn ready(attempt: u32, rank: u32) -> Event {
-    let address = Address { ip: [127, 0, 1, rank as u8].into(), ports: vec![4000 + rank as u16] };
+    let address = Address::new([127, 0, 1, rank as u8], vec![4000 + rank as u16]);
     Event::TaskReady { attempt, rank, address }
 }
 
@@ -467,5 +467,31 @@ proptest! {
             told.hear(job.attempt, came.as_ref().map_or(&[], |applied| &applied.effects));
             check_state(&job, &told);
         }
+    }
+}
+
+#[test]
+fn a_gang_with_a_leader_succeeds_when_the_leader_does_whatever_becomes_of_those_who_waited() {
+    let mut job = pair();
+    job.policy.leader = true;
+    start(&mut job);
+    let effects = run(&mut job, [ended(1, 0, None)]);
+    assert!(effects.contains(&Effect::Stop { ranks: vec![1], grace: None }), "{effects:?}");
+    assert_eq!((job.state, &job.ending), (State::Stopping, &Some(Ending::Succeed)));
+    // Who asks for a stop now comes too late to change how it ended.
+    run(&mut job, [STOP, ended(1, 1, Some(Reason::Signal { signal: 15 }))]);
+    assert_eq!((job.state, job.exit_code()), (State::Succeeded, Some(0)));
+    assert_eq!(job.reason, None);
+}
+
+#[test]
+fn a_gang_with_a_leader_fails_with_whoever_fails_first() {
+    for first in [0, 1] {
+        let mut job = pair();
+        job.policy.leader = true;
+        start(&mut job);
+        run(&mut job, [ended(1, first, exit(3))]);
+        end_all(&mut job, None);
+        assert_eq!((job.state, job.exit_code()), (State::Failed, Some(3)));
     }
 }

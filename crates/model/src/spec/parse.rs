@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::field::{FieldCode, FieldError, Fields, MAX_REPORTED, Wrong, kind, nearest};
 use super::glob;
 use super::{
-    Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY, OnFailure,
-    Resources, Retries, Target, Volume,
+    Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
+    MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
+use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
 
@@ -69,7 +70,12 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         workdir: fields.take("workdir", text),
         env: fields.take("env", env).unwrap_or_default(),
         setup: fields.take("setup", text),
-        framework: fields.take("framework", text),
+        framework: fields.take("framework", |value| one_of(value, Framework::WORDS)),
+        faces: fields.take("faces", faces),
+        processes: fields
+            .take("processes", |value| whole(value, 1, u64::from(MAX_PROCESSES)))
+            .map(|processes| processes as u32),
+        command_on: fields.take("command_on", |value| one_of(value, CommandOn::WORDS)),
         priority: fields
             .take("priority", |value| whole(value, 0, u64::from(MAX_PRIORITY)))
             .map_or(DEFAULT_PRIORITY, |priority| priority as u32),
@@ -135,6 +141,17 @@ fn patterns(value: Value) -> Result<Vec<String>, Wrong> {
     let check = |pattern: &String| glob::check(pattern);
     patterns.iter().try_for_each(check).map_err(|message| Wrong::new(FieldCode::InvalidValue, message))?;
     Ok(patterns)
+}
+
+/// `none` says that there is to be none, where an absent field means that they are looked for.
+fn faces(value: Value) -> Result<Vec<Face>, Wrong> {
+    let mut faces = Vec::new();
+    for word in texts(value)?.iter().flat_map(|text| text.split(',')).filter(|word| *word != "none") {
+        faces.push(one_of(Value::String(word.trim().to_owned()), Face::WORDS)?);
+    }
+    faces.sort();
+    faces.dedup();
+    Ok(faces)
 }
 
 fn boolean(value: Value) -> Result<bool, Wrong> {

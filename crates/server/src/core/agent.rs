@@ -69,6 +69,7 @@ impl Core {
         node.connection = Some(Connection { id: connection, outbox, pid: hello.pid, version });
         node.incarnation = Some(hello.incarnation.clone());
         node.host = hello.host.clone();
+        node.account = hello.account.clone();
         node.lost_at = None;
         if node.free.capacity != hello.capacity {
             node.free.capacity = hello.capacity.clone();

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use muster_api::problem::{Code, Problem};
-use muster_launch::{Gang, Member};
+use muster_launch::{Gang, Member, Part, Port};
 use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::job::{Effect, Event, Invalid, State};
+use muster_model::launch::{Peer, Peers};
 use muster_model::spec::shell;
 use muster_model::task::TaskPhase;
 use muster_model::{AttemptId, JobId, Timestamp};
@@ -15,6 +16,7 @@ use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::Reply;
 use super::live::{Ended, Live};
+use super::submit::DEFAULT_WORKSPACE;
 
 impl Core {
     /// Moves a job. What must be written and done is added to the batch.
@@ -178,7 +180,8 @@ impl Core {
             bundle: live.bundle.clone().filter(|_| in_place.is_none()),
             outputs: live.spec.outputs.clone(),
             in_place,
-            ports: muster_launch::PORTS,
+            ports: muster_launch::ports(&live.spec),
+            shared_port: Some(muster_launch::shared_port(&attempt)),
             devices: task.placement.devices.clone(),
             memory_bytes: live.spec.resources.memory,
         };
@@ -187,38 +190,67 @@ impl Core {
     }
 
     fn send_launch(&mut self, live: &Live, ranks: &[u32]) {
-        let addresses: Option<Vec<Member>> = live
-            .job
-            .tasks
-            .iter()
-            .map(|task| {
-                task.address.as_ref().map(|address| Member { ip: address.ip, ports: address.ports.clone() })
-            })
-            .collect();
-        let Some(members) = addresses else { return };
-        let gang = Gang { attempt: live.job.attempt_id(), job_name: live.name.clone(), members };
-        let mut base = match self.parts.readers.environment(&live.job.id) {
+        let Some(gang) = self.gang(live) else { return };
+        let environment = match self.parts.readers.environment(&live.job.id) {
             Ok(environment) => environment.unwrap_or_default(),
             Err(error) => {
                 return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
             }
         };
-        base.extend(live.spec.env.clone());
         let parts = muster_launch::parts(&gang);
+        let peers = parts.iter().any(|part| part.peers).then(|| self.peers(&gang));
         for rank in ranks {
-            let mut env = base.clone();
-            env.extend(parts[*rank as usize].env.clone());
+            let Part { env, defaults, paths, files, work, .. } = parts[*rank as usize].clone();
+            // What the platform knows goes on top of what people say, and that on top of what the platform advises.
+            let mut whole = defaults;
+            whole.extend(environment.clone());
+            whole.extend(live.spec.env.clone());
+            whole.extend(env);
             let message = Launch {
                 task: gang.attempt.task(*rank),
-                env,
+                env: whole,
                 setup: live.spec.setup.as_deref().map(shell),
-                command: live.spec.command.argv(),
+                work,
+                paths,
+                files,
+                peers: peers.clone(),
                 timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
                 grace_ms: live.spec.grace.as_millis() as u64,
             };
             let node = live.job.tasks[*rank as usize].placement.node.clone();
             self.send(&node, ToAgent::Launch(Box::new(message)));
         }
+    }
+
+    /// The gang of a job, once every member has said where it is.
+    fn gang<'a>(&self, live: &'a Live) -> Option<Gang<'a>> {
+        let members = live.job.tasks.iter().map(|task| {
+            let node = self.nodes.get(&task.placement.node)?;
+            Some(Member {
+                host: node.host.clone(),
+                account: node.account.clone(),
+                address: task.address.clone()?,
+                devices: muster_launch::given(&node.free.capacity.devices, &task.placement.devices),
+            })
+        });
+        Some(Gang {
+            members: members.collect::<Option<_>>()?,
+            attempt: live.job.attempt_id(),
+            job_name: live.name.clone(),
+            workspace: live.spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()),
+            spec: &live.spec,
+        })
+    }
+
+    /// How the members of a gang reach each other.
+    fn peers(&self, gang: &Gang) -> Peers {
+        let secret = blake3::keyed_hash(&self.parts.gang_key, gang.attempt.to_string().as_bytes());
+        let peer = |(rank, member): (u32, &Member)| Peer {
+            names: muster_launch::names(gang, rank),
+            ip: member.ip(),
+            port: member.port(Port::Ssh),
+        };
+        Peers { secret: secret.to_hex().to_string(), members: (0..).zip(&gang.members).map(peer).collect() }
     }
 
     pub(super) fn send_stop(&mut self, live: &Live, rank: u32, grace: Duration) {

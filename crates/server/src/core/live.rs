@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use muster_link::message::ToAgent;
 use muster_model::job::Job;
-use muster_model::node::Capacity;
+use muster_model::node::{Account, Capacity};
 use muster_model::spec::{JobSpec, Target};
 use muster_model::{BundleId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Free, Need, Waiting};
@@ -67,6 +67,8 @@ pub(super) struct Connection {
 pub(super) struct Node {
     pub target: Target,
     pub host: String,
+    /// Whom its tasks run as.
+    pub account: Account,
     pub incarnation: Option<String>,
     pub connection: Option<Connection>,
     pub free: Free,
@@ -83,6 +85,7 @@ impl Node {
         Self {
             target,
             host: String::new(),
+            account: Account::default(),
             incarnation: None,
             connection: None,
             free: Free { usable: false, ..Free::whole(id, capacity) },

@@ -18,7 +18,7 @@ use super::input::{Reply, Submission};
 use super::live::Live;
 
 /// The workspace of a job that names none.
-const DEFAULT_WORKSPACE: &str = "default";
+pub(super) const DEFAULT_WORKSPACE: &str = "default";
 
 impl Core {
     pub(super) fn on_submit(
@@ -106,7 +106,7 @@ impl Core {
     fn accept(&mut self, submission: Submission, batch: &mut Batch, now: Timestamp) -> JobId {
         let Submission { spec, owner, bundle, source, environment, idempotency } = submission;
         let id = JobId::from_random(crate::random::bits());
-        let policy = Policy { nodes: spec.nodes, on_failure: spec.on_failure, retries: spec.retries.clone() };
+        let policy = Policy::from(&spec);
         let job = Job::new(id.clone(), policy);
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         if let Some((key, digest)) = &idempotency {

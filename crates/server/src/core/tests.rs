@@ -24,6 +24,7 @@ fn load(dir: &std::path::Path) -> Core {
     let Store { writer, readers } = Store::open(dir).unwrap();
     let options = local::Options { dir: dir.join("node"), exe: "/nonexistent".into(), arguments: Vec::new() };
     let parts = Parts {
+        gang_key: [7; 32],
         writer,
         readers,
         engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options))])),
@@ -67,6 +68,7 @@ impl Fixture {
             pid: 1,
             host: "host".into(),
             capacity: Capacity { cpu_millis: 4000, memory_bytes: 1 << 30, slots: 4, devices: Vec::new() },
+            account: Default::default(),
             tasks,
         };
         let connection = ConnectionId(self.connection);
@@ -106,7 +108,7 @@ impl Fixture {
 }
 
 fn address(last: u8) -> Address {
-    Address { ip: IpAddr::from([127, 64, 0, last]), ports: vec![4000 + u16::from(last)] }
+    Address::new([127, 64, 0, last], vec![4000 + u16::from(last)])
 }
 
 fn task(job: &JobId, attempt: u32, rank: u32) -> TaskId {

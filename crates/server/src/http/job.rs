@@ -99,7 +99,8 @@ async fn nodes_to_speak(shared: &Shared) {
 
 /// Everything about a request that can be checked without looking at other jobs.
 fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
-    let spec = JobSpec::from_value(request.spec.clone()).map_err(Problem::fields)?;
+    let mut spec = JobSpec::from_value(request.spec.clone()).map_err(Problem::fields)?;
+    muster_launch::settle(&mut spec);
     let mut errors = Vec::new();
     match shared.engines.get(spec.on.engine()) {
         Some(engine) => errors.extend(engine.capabilities().check(&spec)),
@@ -121,10 +122,8 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         );
         errors.push(FieldError::new("environment", FieldCode::InvalidValue, message));
     }
-    let unsupported = [
-        ("framework", spec.framework.is_some(), "launch contracts are not available on this server"),
-        ("endpoints", !spec.endpoints.is_empty(), "endpoints are not available on this server"),
-    ];
+    let unsupported =
+        [("endpoints", !spec.endpoints.is_empty(), "endpoints are not available on this server")];
     errors.extend(
         unsupported
             .iter()

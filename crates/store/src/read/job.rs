@@ -156,7 +156,7 @@ fn read_job(row: &Row, specs: &mut Specs) -> Result<JobRow> {
         Some(spec) => Arc::clone(spec),
         None => Arc::clone(specs.entry(spec_id).or_insert(Arc::new(columns.json()?))),
     };
-    job.policy = policy(&spec);
+    job.policy = Policy::from(&*spec);
     Ok(JobRow {
         seq,
         job,
@@ -189,15 +189,17 @@ fn read_machine(columns: &mut Columns) -> Result<Job> {
         generation: columns.count()?,
         started_at: columns.optional_time()?,
         ended_at: columns.optional_time()?,
-        policy: Policy { nodes: 0, on_failure: Default::default(), retries: Default::default() },
+        policy: Policy {
+            nodes: 0,
+            on_failure: Default::default(),
+            retries: Default::default(),
+            leader: false,
+        },
         tasks: Vec::new(),
     })
 }
 
 /// The rules a job of this spec follows.
-fn policy(spec: &JobSpec) -> Policy {
-    Policy { nodes: spec.nodes, on_failure: spec.on_failure, retries: spec.retries.clone() }
-}
 
 fn read_task(row: &Row) -> Result<Task> {
     let columns = &mut Columns::new(row);

@@ -284,7 +284,7 @@ fn life() -> impl Strategy<Value = Vec<(u8, u32, u64)>> {
 fn event_of(kind: u8, rank: u32, number: u64, job: &Job) -> Event {
     let attempt = job.attempt;
     let moment = at(number as i64);
-    let address = Address { ip: "127.0.1.1".parse().unwrap(), ports: vec![number as u16] };
+    let address = Address::new([127, 0, 1, 1], vec![number as u16]);
     let reasons = Reason::examples();
     let failure = reasons[number as usize % reasons.len()].clone();
     match kind {

@@ -246,6 +246,7 @@ mod tests {
             uuid: String::new(),
             memory_bytes: 1,
             simulated: false,
+            ip: None,
         }
     }
 

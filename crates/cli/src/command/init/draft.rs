@@ -172,6 +172,7 @@ mod tests {
             uuid: String::new(),
             memory_bytes: 80 << 30,
             simulated: false,
+            ip: None,
         }
     }
 
@@ -237,7 +238,7 @@ mod tests {
             let spec = read(&on.join("\n"));
             assert_eq!((spec.resources.device_count(), spec.retries.max), (1, 2));
             assert!(spec.setup.is_some() && spec.timeout.is_some() && spec.env.len() == 1);
-            assert_eq!(spec.framework.as_deref(), seen.framework);
+            assert_eq!(spec.framework.map(|framework| framework.word()), seen.framework);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Parts of a log against the slow way, and the end of a log that does not come.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -251,6 +250,7 @@ fn hello() -> Hello {
         pid: 1,
         host: "host".into(),
         capacity: Capacity { cpu_millis: 4000, memory_bytes: 1 << 30, slots: 4, devices: Vec::new() },
+        account: Default::default(),
         tasks: Vec::new(),
     }
 }
@@ -271,7 +271,7 @@ async fn job_with_a_missing_end(shared: &Shared) -> (JobId, mpsc::Receiver<muste
     let job = shared.core.ask(|reply| Input::Submit(Box::new(submission), reply)).await.unwrap();
     let task = AttemptId { job: job.clone(), number: 1 }.task(0);
     let here = append(shared.logs.dir(&task), &numbered(3));
-    let address = Address { ip: IpAddr::from([127, 64, 0, 1]), ports: vec![4000] };
+    let address = Address::new([127, 64, 0, 1], vec![4000]);
     let end = TaskEnd { failure: None, log_bytes: Some(here + 1000) };
     for message in [
         ToServer::Ready { task: task.clone(), address },

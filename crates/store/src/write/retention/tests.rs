@@ -34,7 +34,7 @@ fn ended(store: &mut Fixture, number: u64, moment: i64, log_bytes: u64) -> Job {
     new.spec.outputs = vec!["*.pt".into()];
     let mut job = store.add(new).job;
     store.apply(&mut job, admit(2), at(moment));
-    let address = || muster_model::task::Address { ip: "127.0.0.1".parse().unwrap(), ports: vec![] };
+    let address = || muster_model::task::Address::new([127, 0, 0, 1], vec![]);
     for rank in 0..2 {
         store.apply(&mut job, Event::TaskReady { attempt: 1, rank, address: address() }, at(moment));
     }

@@ -1,0 +1,91 @@
+//! What is decided before there are addresses: which contract, how many processes, who runs the command.
+
+use muster_model::launch::Process;
+use muster_model::spec::Command;
+use muster_model::{AttemptId, CommandOn, Framework, JobSpec};
+
+use crate::detect::{self, Nothing};
+
+/// Ports of a member that are not a process's: master and ssh.
+const FIXED_PORTS: u32 = 2;
+/// Shared ports are looked for from here on: below the range from which the kernel serves outgoing connections.
+const FIRST_SHARED: u64 = 20_000;
+const SHARED: u64 = 10_000;
+
+/// Fills in what a job does not say and its command does, so that whoever reads the spec later knows what was meant. What
+/// only the code can tell is the client's to find, with [`detect::detect`].
+pub fn settle(spec: &mut JobSpec) {
+    let found = detect::detect(&spec.command, &Nothing);
+    if spec.framework.is_none() {
+        spec.framework = Some(found.framework().unwrap_or(Framework::Plain));
+    }
+    if spec.faces.is_none() {
+        spec.faces = Some(found.faces.into_iter().map(|found| found.what).collect());
+    }
+    if spec.command_on.is_none() {
+        let leads = Plan::of(spec).launcher.is_some_and(detect::Launcher::leads);
+        spec.command_on = Some(if leads { CommandOn::First } else { CommandOn::All });
+    }
+}
+
+/// How a job's gang is started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The contract.
+    pub framework: Framework,
+    /// Processes of each task.
+    pub processes: u32,
+    /// The framework's launcher that the command starts, if it does.
+    pub launcher: Option<detect::Launcher>,
+    /// Whether rank 0 alone runs the command.
+    pub leader: bool,
+    /// How many tasks there are.
+    pub nodes: u32,
+}
+
+impl Plan {
+    /// What a spec means.
+    pub fn of(spec: &JobSpec) -> Plan {
+        Plan {
+            framework: spec.framework.unwrap_or(Framework::Plain),
+            processes: spec.processes_per_task(),
+            launcher: detect::launcher(&spec.command),
+            leader: spec.command_on == Some(CommandOn::First),
+            nodes: spec.nodes,
+        }
+    }
+
+    /// How many processes the gang has.
+    pub fn world(&self) -> u32 {
+        self.nodes * self.processes
+    }
+
+    /// Whether a rank only waits for what rank 0 starts on it.
+    pub fn waits(&self, rank: u32) -> bool {
+        self.leader && rank > 0
+    }
+
+    /// The words that every task runs (or task 0, where the others wait), as they will be.
+    pub fn argv(&self, command: &Command) -> Vec<String> {
+        crate::contract::argv(self, command)
+    }
+
+    /// The process that runs them.
+    pub fn process(&self, command: &Command) -> Process {
+        Process::new(self.argv(command))
+    }
+}
+
+/// How many ports each member is to reserve.
+pub fn ports(spec: &JobSpec) -> u32 {
+    FIXED_PORTS + spec.processes_per_task()
+}
+
+/// The port that all members of an attempt are asked to have: one for the whole gang, and another one for another gang.
+pub fn shared_port(attempt: &AttemptId) -> u16 {
+    // FNV-1a: the same in every version, which a retried message relies on.
+    let hash = attempt.to_string().bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (FIRST_SHARED + hash % SHARED) as u16
+}

@@ -1,0 +1,73 @@
+//! Gangs for the tests of all contracts, and what holds for every one of them.
+
+use std::net::Ipv4Addr;
+
+use muster_model::node::{Account, Device, Vendor};
+use muster_model::spec::JobSpec;
+use muster_model::task::Address;
+use muster_model::{AttemptId, JobId};
+use serde_json::{Value, json};
+
+use crate::{Gang, Member, parts, settle};
+
+/// A settled spec.
+pub(crate) fn spec(mut fields: Value) -> JobSpec {
+    if fields.get("command").is_none() {
+        fields["command"] = json!(["python", "train.py"]);
+    }
+    let mut spec = JobSpec::from_value(fields).unwrap();
+    settle(&mut spec);
+    spec
+}
+
+/// A gang of this spec on hosts of their own, with as many devices as it asks for.
+pub(crate) fn gang(spec: &JobSpec) -> Gang<'_> {
+    let member = |rank: u32| Member {
+        host: format!("host{rank}"),
+        account: Account { name: "ann".into(), uid: 1000, gid: 1000, home: "/home/ann".into() },
+        address: Address {
+            shared_port: Some(20_022),
+            interface: Some("eth0".into()),
+            ..Address::new(
+                Ipv4Addr::new(10, 0, 0, 1 + rank as u8),
+                (0..crate::ports(spec) as u16).map(|port| 10_000 + 100 * rank as u16 + port).collect(),
+            )
+        },
+        devices: (0..spec.resources.device_count()).map(|index| (index, device(rank, index))).collect(),
+    };
+    Gang {
+        attempt: AttemptId { job: JobId::from_random(7), number: 2 },
+        job_name: "bert".into(),
+        workspace: "vision".into(),
+        spec,
+        members: (0..spec.nodes).map(member).collect(),
+    }
+}
+
+fn device(rank: u32, index: u32) -> Device {
+    Device {
+        index,
+        vendor: Vendor::Nvidia,
+        model: "H100".into(),
+        uuid: format!("GPU-{rank}-{index}"),
+        memory_bytes: 80 << 30,
+        simulated: false,
+        ip: None,
+    }
+}
+
+#[test]
+fn every_member_agrees_on_rank_0_and_knows_itself() {
+    let spec = spec(json!({"nodes": 3}));
+    let gang = gang(&spec);
+    for (rank, part) in parts(&gang).iter().enumerate() {
+        let get = |name: &str| part.env[name].as_str();
+        assert_eq!(get("RANK"), rank.to_string());
+        assert_eq!((get("WORLD_SIZE"), get("MUSTER_NODES")), ("3", "3"));
+        assert_eq!((get("MASTER_ADDR"), get("MASTER_PORT")), ("10.0.0.1", "10000"));
+        assert_eq!(get("MUSTER_HOSTS"), "10.0.0.1,10.0.0.2,10.0.0.3");
+        assert_eq!(get("MUSTER_TASK_ID"), gang.attempt.task(rank as u32).to_string());
+        assert_eq!(get("MUSTER_ATTEMPT"), "2");
+        assert_eq!(part.defaults["NCCL_SOCKET_IFNAME"], "eth0");
+    }
+}

@@ -1,0 +1,77 @@
+//! What a task is given to start with, beside its variables: processes, files, and the way to its peers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What a task does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Run these, all at once; the task ends when all have, or the first fails.
+    Run(Vec<Process>),
+    /// Wait to be told to stop: others start what runs here.
+    Wait,
+}
+
+/// A process of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// What to run.
+    pub argv: Vec<String>,
+    /// Variables of its own, on top of the task's.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// A directory of its own below the working directory, made if it is not there and filled with links to what is
+    /// in the working directory.
+    #[serde(default)]
+    pub dir: Option<String>,
+}
+
+impl Process {
+    /// A process with nothing of its own but its words.
+    pub fn new(argv: Vec<String>) -> Self {
+        Self { argv, env: BTreeMap::new(), dir: None }
+    }
+}
+
+/// A file that a launch contract has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchFile {
+    /// Where the contract has it: an absolute path. Where nothing can be mounted, it lies below a directory of the
+    /// task's, and the variables that name it say so.
+    pub path: String,
+    /// What is in it.
+    pub content: String,
+    /// Whether it is a program.
+    #[serde(default)]
+    pub executable: bool,
+}
+
+/// How members of a gang start processes on each other.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peers {
+    /// Known to the members of this attempt alone; their keys are made of it.
+    pub secret: String,
+    /// Every member, by rank.
+    pub members: Vec<Peer>,
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peers").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// A member of a gang, as the others reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The names it has: `worker-0`, `task0.JOB`.
+    pub names: Vec<String>,
+    /// Its address.
+    pub ip: IpAddr,
+    /// The port it listens on for them.
+    pub port: u16,
+}
