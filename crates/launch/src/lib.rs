@@ -13,6 +13,7 @@ pub mod detect;
 pub mod face;
 mod network;
 mod plan;
+pub mod rank_table;
 #[cfg(test)]
 mod tests;
 

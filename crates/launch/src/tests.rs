@@ -56,6 +56,20 @@ fn device(rank: u32, index: u32) -> Device {
     }
 }
 
+/// The same on hosts with Ascend devices, each with an address of its own.
+pub(crate) fn ascend_gang(spec: &JobSpec) -> Gang<'_> {
+    let mut gang = gang(spec);
+    for (rank, member) in (0..).zip(&mut gang.members) {
+        for (number, device) in &mut member.devices {
+            device.vendor = Vendor::Ascend;
+            device.model = "910B".into();
+            device.uuid = format!("NPU-{rank}-{number}");
+            device.ip = Some(Ipv4Addr::new(192, 168, 10 + *number as u8, 1 + rank).into());
+        }
+    }
+    gang
+}
+
 #[test]
 fn every_member_agrees_on_rank_0_and_knows_itself() {
     let spec = spec(json!({"nodes": 3}));
