@@ -20,7 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use muster_model::launch::{LaunchFile, Work};
+use muster_model::launch::{LaunchFile, Surroundings, Work};
 use muster_model::node::{Account, Device};
 use muster_model::task::Address;
 use muster_model::{AttemptId, JobSpec};
@@ -97,6 +97,8 @@ pub struct Part {
     pub paths: BTreeMap<String, String>,
     /// Files that are to be there.
     pub files: Vec<LaunchFile>,
+    /// What else it finds around it.
+    pub surroundings: Surroundings,
     /// What it does.
     pub work: Work,
     /// Whether members start processes on each other.
@@ -158,6 +160,7 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
         defaults: BTreeMap::new(),
         paths: BTreeMap::new(),
         files: Vec::new(),
+        surroundings: Surroundings::default(),
         work: Work::Run(vec![plan.process(&gang.spec.command)]),
         peers: false,
     };

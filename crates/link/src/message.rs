@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use muster_model::launch::{LaunchFile, Peers, Work};
+use muster_model::launch::{LaunchFile, Peers, Surroundings, Work};
 use muster_model::node::{Account, Capacity};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
@@ -253,6 +253,9 @@ pub struct Launch {
     /// Files that are to be there before anything runs.
     #[serde(default)]
     pub files: Vec<LaunchFile>,
+    /// What else it finds around it.
+    #[serde(default)]
+    pub surroundings: Surroundings,
     /// What members of the gang need to start processes on each other; absent where they do not.
     #[serde(default)]
     pub peers: Option<Peers>,

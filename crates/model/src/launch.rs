@@ -50,6 +50,29 @@ pub struct LaunchFile {
     pub executable: bool,
 }
 
+/// What a platform's tasks find around them beside files. Paths are the platform's, as those of files are.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Surroundings {
+    /// Directories that come first in `PATH`.
+    pub path: Vec<String>,
+    /// Where the task's working directory is found as well.
+    pub workdir: Vec<String>,
+    /// Files that set the task's variables when a shell reads them. Only the node has all of these, so it writes them.
+    pub environment: Vec<String>,
+    /// Names that are to be known, beside those that the host knows.
+    pub hosts: Vec<Host>,
+}
+
+/// A line of a table of hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// The address.
+    pub ip: IpAddr,
+    /// Its names.
+    pub names: Vec<String>,
+}
+
 /// How members of a gang start processes on each other.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peers {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_link::message::{Launch, ReportPhase, ToServer};
-use muster_model::launch::Work;
+use muster_model::launch::{Surroundings, Work};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{Reason, TaskId};
 use proptest::collection::vec;
@@ -29,6 +29,7 @@ fn launch() -> Box<Launch> {
         work: Work::Wait,
         paths: BTreeMap::new(),
         files: Vec::new(),
+        surroundings: Surroundings::default(),
         peers: None,
         timeout_ms: None,
         grace_ms: 0,

@@ -12,7 +12,7 @@ use muster_bundle::listing::{self, Entry, Kind, Time};
 use muster_link::log::SegmentDir;
 use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::bundle::{Chunk, Manifest};
-use muster_model::launch::{Process, Work};
+use muster_model::launch::{Process, Surroundings, Work};
 use muster_model::{AttemptId, BundleId, JobId, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -248,6 +248,7 @@ pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)
         work: Work::Run(vec![Process::new(vec!["/bin/sh".into(), "-c".into(), script.into()])]),
         paths: BTreeMap::new(),
         files: Vec::new(),
+        surroundings: Surroundings::default(),
         peers: None,
         timeout_ms: None,
         grace_ms: 1000,

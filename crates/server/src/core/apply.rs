@@ -200,7 +200,7 @@ impl Core {
         let parts = muster_launch::parts(&gang);
         let peers = parts.iter().any(|part| part.peers).then(|| self.peers(&gang));
         for rank in ranks {
-            let Part { env, defaults, paths, files, work, .. } = parts[*rank as usize].clone();
+            let Part { env, defaults, paths, files, surroundings, work, .. } = parts[*rank as usize].clone();
             // What the platform knows goes on top of what people say, and that on top of what the platform advises.
             let mut whole = defaults;
             whole.extend(environment.clone());
@@ -213,6 +213,7 @@ impl Core {
                 work,
                 paths,
                 files,
+                surroundings,
                 peers: peers.clone(),
                 timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
                 grace_ms: live.spec.grace.as_millis() as u64,
