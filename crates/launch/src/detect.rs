@@ -1,7 +1,22 @@
 //! Which framework a command uses and which platforms it was written for, from its words and from the code it runs.
+//!
+//! A launcher in the command speaks first, one in a script that it runs second, what the Python code imports last. What
+//! speaks equally for two frameworks is reported as both; nothing is guessed. Only files that the command names are read,
+//! those that they name, and the modules they import: few, and never a directory.
+
+mod follow;
+mod platform;
+mod python;
+mod step;
+#[cfg(test)]
+mod tests;
+mod word;
 
 use muster_model::spec::Command;
 use muster_model::{Face, Framework};
+
+use follow::Follow;
+use step::{Step, step};
 
 /// The code that a command runs.
 pub trait Code {
@@ -35,6 +50,8 @@ pub struct Detection {
     pub frameworks: Vec<Found<Framework>>,
     /// The platforms.
     pub faces: Vec<Found<Face>>,
+    /// The launcher that the command starts, or a script that it runs.
+    pub launcher: Option<Launcher>,
 }
 
 impl Detection {
@@ -71,14 +88,62 @@ impl Launcher {
     pub fn leads(self) -> bool {
         matches!(self, Self::Deepspeed | Self::Horovodrun | Self::Mpirun)
     }
+
+    /// Whose launcher it is.
+    pub fn framework(self) -> Framework {
+        match self {
+            Self::Torchrun | Self::Accelerate => Framework::Pytorch,
+            Self::Deepspeed => Framework::Deepspeed,
+            Self::Horovodrun => Framework::Horovod,
+            Self::Mpirun => Framework::Mpi,
+            Self::Msrun => Framework::Mindspore,
+            Self::Paddle => Framework::Paddle,
+        }
+    }
 }
 
 /// Looks at a command and its code.
-pub fn detect(_command: &Command, _code: &dyn Code) -> Detection {
-    Detection::default()
+pub fn detect(command: &Command, code: &dyn Code) -> Detection {
+    let mut follow = Follow::new(code);
+    follow.command(command);
+    follow.detection()
 }
 
 /// The launcher that a command starts, if it does.
-pub fn launcher(_command: &Command) -> Option<Launcher> {
-    None
+pub fn launcher(command: &Command) -> Option<Launcher> {
+    steps(command).into_iter().find_map(|step| match step {
+        Step::Launch(launcher, ..) => Some(launcher),
+        _ => None,
+    })
+}
+
+/// What a command starts, in the order in which it does; scripts in its words are looked into.
+fn steps(command: &Command) -> Vec<Step> {
+    let mut steps = Vec::new();
+    match command {
+        Command::Argv(words) => add_steps(words, 0, &mut steps),
+        Command::Shell(script) => {
+            for words in word::commands(script) {
+                add_steps(&words, 0, &mut steps);
+            }
+        }
+    }
+    steps
+}
+
+/// Shells that start shells: nobody nests them deeper.
+const MAX_SHELLS: usize = 4;
+/// A script of more commands than this is not looked at to its end.
+const MAX_STEPS: usize = 10_000;
+
+fn add_steps(words: &[String], depth: usize, steps: &mut Vec<Step>) {
+    match step(words) {
+        Step::Script(script) if depth < MAX_SHELLS => {
+            for words in word::commands(&script) {
+                add_steps(&words, depth + 1, steps);
+            }
+        }
+        step if steps.len() < MAX_STEPS => steps.push(step),
+        _ => {}
+    }
 }

@@ -1,0 +1,365 @@
+//! What a simple command starts, behind everything that only stands before it.
+
+use super::Launcher;
+use super::word::{HOLE, assignment};
+
+/// What a command does, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It is a framework's launcher, called by this name; the words behind it.
+    Launch(Launcher, String, Vec<String>),
+    /// Python code in the command itself.
+    Code(String),
+    /// `python -m`.
+    Module(String),
+    /// A file is run, by an interpreter or by itself.
+    File(String),
+    /// A script for the shell in the command itself.
+    Script(String),
+    /// `cd`.
+    Enter(String),
+    /// Anything else.
+    Other,
+}
+
+/// A program that runs the one named after its options: its name, the options that have a value of their own, and how
+/// many words stand before the program.
+struct Wrapper {
+    name: &'static str,
+    /// The word that must come first: `conda run`.
+    verb: Option<&'static str>,
+    valued: &'static [&'static str],
+    words: usize,
+}
+
+const fn wrapper(name: &'static str, valued: &'static [&'static str]) -> Wrapper {
+    Wrapper { name, verb: None, valued, words: 0 }
+}
+
+const fn runner(name: &'static str, verb: &'static str, valued: &'static [&'static str]) -> Wrapper {
+    Wrapper { name, verb: Some(verb), valued, words: 0 }
+}
+
+const CONDA: &[&str] = &["-n", "--name", "-p", "--prefix", "--cwd"];
+const UV: &[&str] = &[
+    "--with",
+    "--with-requirements",
+    "--with-editable",
+    "-p",
+    "--python",
+    "--project",
+    "--directory",
+    "--env-file",
+    "--extra",
+    "--group",
+    "--package",
+    "--index",
+    "--index-url",
+    "--default-index",
+    "--extra-index-url",
+    "-f",
+    "--find-links",
+    "--cache-dir",
+    "--config-file",
+    "--from",
+];
+
+const WRAPPERS: &[Wrapper] = &[
+    wrapper("exec", &["-a"]),
+    wrapper("command", &[]),
+    wrapper("builtin", &[]),
+    wrapper("nohup", &[]),
+    wrapper("setsid", &[]),
+    wrapper("time", &["-f", "--format", "-o", "--output"]),
+    wrapper("nice", &["-n", "--adjustment"]),
+    wrapper("ionice", &["-c", "--class", "-n", "--classdata"]),
+    wrapper("env", &["-u", "--unset", "-C", "--chdir"]),
+    wrapper("stdbuf", &["-i", "--input", "-o", "--output", "-e", "--error"]),
+    wrapper("unbuffer", &[]),
+    wrapper(
+        "sudo",
+        &["-u", "--user", "-g", "--group", "-h", "--host", "-p", "--prompt", "-C", "-D", "-R", "-T"],
+    ),
+    Wrapper { name: "timeout", verb: None, valued: &["-s", "--signal", "-k", "--kill-after"], words: 1 },
+    Wrapper { name: "chrt", verb: None, valued: &["-T", "-P", "-D"], words: 1 },
+    // Either a mask of its own, or `-c LIST`.
+    Wrapper { name: "taskset", verb: None, valued: &[], words: 1 },
+    wrapper(
+        "numactl",
+        &[
+            "-N",
+            "--cpunodebind",
+            "-C",
+            "--physcpubind",
+            "-m",
+            "--membind",
+            "-i",
+            "--interleave",
+            "-p",
+            "--preferred",
+        ],
+    ),
+    wrapper("catchsegv", &[]),
+    wrapper("strace", &["-o", "-e", "-p", "-s"]),
+    wrapper("xvfb-run", &["-s", "-n", "-e", "-f"]),
+    wrapper("uvx", UV),
+    runner("uv", "run", UV),
+    runner("conda", "run", CONDA),
+    runner("mamba", "run", CONDA),
+    runner("micromamba", "run", CONDA),
+    runner("poetry", "run", &["-C", "--directory", "-P", "--project"]),
+    runner("pipenv", "run", &[]),
+    runner("pdm", "run", &["-p", "--project"]),
+    runner("hatch", "run", &[]),
+    runner("rye", "run", &[]),
+    runner("pixi", "run", &["-e", "--environment", "--manifest-path"]),
+    runner("coverage", "run", &["--source", "--omit", "--include", "--rcfile"]),
+    runner(
+        "nsys",
+        "profile",
+        &["-o", "--output", "-t", "--trace", "-d", "--duration", "-y", "--delay", "-w", "-f", "-s", "-c"],
+    ),
+    runner("py-spy", "record", &["-o", "--output", "-d", "--duration", "-r", "--rate", "-f", "--format"]),
+];
+
+const SHELLS: [&str; 5] = ["sh", "bash", "zsh", "dash", "ksh"];
+/// Options of Python that have a value.
+const PYTHON_VALUED: [&str; 4] = ["-W", "-X", "--check-hash-based-pycs", "-Q"];
+
+/// Wrappers in front of each other; nobody needs more.
+const MAX_WRAPPERS: usize = 16;
+
+/// What a command's words start.
+pub(super) fn step(words: &[String]) -> Step {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut words = words.as_slice();
+    for _ in 0..MAX_WRAPPERS {
+        let leading = words.iter().take_while(|word| assignment(word).is_some()).count();
+        words = &words[leading..];
+        let Some(first) = words.first() else { return Step::Other };
+        let name = base(first);
+        if let Some(script) = env_script(name, words) {
+            return Step::Script(script);
+        }
+        match inner(name, words) {
+            Some(Inner::Words(from)) => words = &words[from..],
+            Some(Inner::Module(name)) => return module(&name, &[]),
+            None => return program(words),
+        }
+    }
+    Step::Other
+}
+
+/// The last part of a path.
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+enum Inner {
+    /// The program that is run begins at this word.
+    Words(usize),
+    /// It is a module of Python: `uv run -m x`.
+    Module(String),
+}
+
+/// Where the program is that a wrapper runs.
+fn inner(name: &str, words: &[&str]) -> Option<Inner> {
+    let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == name)?;
+    let mut at = 1;
+    if let Some(verb) = wrapper.verb {
+        at += options(&words[at..], wrapper.valued);
+        if words.get(at) != Some(&verb) {
+            return None;
+        }
+        at += 1;
+    }
+    let behind = options(&words[at..], wrapper.valued);
+    let takes_module = matches!(name, "uv" | "coverage");
+    let asks = |word: &&str| takes_module && matches!(*word, "-m" | "--module");
+    if let Some(option) = words[at..at + behind].iter().position(asks) {
+        return Some(Inner::Module((*words.get(at + option + 1)?).to_owned()));
+    }
+    at += behind;
+    at += wrapper.words;
+    // `taskset -c 0-3 x` has its list where a mask would be; a wrapper with nothing behind it runs nothing.
+    (at < words.len()).then_some(Inner::Words(at))
+}
+
+/// How many of the words are options, with their values.
+fn options(words: &[&str], valued: &[&str]) -> usize {
+    let mut at = 0;
+    while let Some(word) = words.get(at).filter(|word| word.starts_with('-') && word.len() > 1) {
+        at += 1;
+        if *word == "--" {
+            break;
+        }
+        at += usize::from(valued.contains(word));
+    }
+    at.min(words.len())
+}
+
+/// `env -S 'A=b program'`.
+fn env_script(name: &str, words: &[&str]) -> Option<String> {
+    if name != "env" {
+        return None;
+    }
+    let at = words.iter().position(|word| matches!(*word, "-S" | "--split-string"))?;
+    let is_option = words[1..at].iter().all(|word| word.starts_with('-') || assignment(word).is_some());
+    is_option.then(|| words[at + 1..].join(" "))
+}
+
+/// What a program is, given its words.
+fn program(words: &[&str]) -> Step {
+    let Some((first, rest)) = words.split_first() else { return Step::Other };
+    let name = base(first);
+    let launch = |launcher| {
+        Step::Launch(launcher, name.to_owned(), rest.iter().map(|word| (*word).to_owned()).collect())
+    };
+    if name == "accelerate" {
+        return if rest.first() == Some(&"launch") {
+            Step::Launch(Launcher::Accelerate, "accelerate launch".into(), owned(&rest[1..]))
+        } else {
+            Step::Other
+        };
+    }
+    if let Some(launcher) = launcher_named(name) {
+        return launch(launcher);
+    }
+    // `$PYTHON -m x`, `$PYTHON x.py`: nothing else is called like that.
+    let is_called_like_python =
+        is_hole(first) && rest.first().is_some_and(|it| *it == "-m" || it.ends_with(".py"));
+    if is_python(name) || is_called_like_python {
+        return python(rest);
+    }
+    if SHELLS.contains(&name) {
+        return shell(rest);
+    }
+    match (name, rest) {
+        ("eval", rest) => Step::Script(rest.join(" ")),
+        ("cd" | "pushd", [folder, ..]) => Step::Enter((*folder).to_owned()),
+        ("." | "source", [file, ..]) => Step::File((*file).to_owned()),
+        _ if first.contains('/') || is_script(first) => Step::File((*first).to_owned()),
+        _ => Step::Other,
+    }
+}
+
+/// Whether nothing of a word is known.
+fn is_hole(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|c| c == HOLE)
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn is_script(name: &str) -> bool {
+    [".py", ".sh", ".bash"].iter().any(|ending| name.ends_with(ending))
+}
+
+fn launcher_named(name: &str) -> Option<Launcher> {
+    Some(match name {
+        "torchrun" => Launcher::Torchrun,
+        "accelerate-launch" => Launcher::Accelerate,
+        "deepspeed" | "deepspeed.pt" => Launcher::Deepspeed,
+        "horovodrun" => Launcher::Horovodrun,
+        "mpirun" | "mpiexec" | "orterun" | "prterun" | "mpirun_rsh" => Launcher::Mpirun,
+        name if name.starts_with("mpirun.") || name.starts_with("mpiexec.") => Launcher::Mpirun,
+        "msrun" => Launcher::Msrun,
+        "fleetrun" => Launcher::Paddle,
+        _ => return None,
+    })
+}
+
+fn launcher_of_module(module: &str) -> Option<Launcher> {
+    Some(match module {
+        "torch.distributed.run" | "torch.distributed.launch" => Launcher::Torchrun,
+        "accelerate.commands.launch" => Launcher::Accelerate,
+        "deepspeed" | "deepspeed.launcher.runner" => Launcher::Deepspeed,
+        "horovod.runner" | "horovod.runner.launch" | "horovod.run" | "horovod.run.run" => {
+            Launcher::Horovodrun
+        }
+        "mindspore.parallel.cluster.run" => Launcher::Msrun,
+        "paddle.distributed.launch" | "paddle.distributed.fleet.launch" | "paddle.distributed.run" => {
+            Launcher::Paddle
+        }
+        _ => return None,
+    })
+}
+
+/// `python`, `python3`, `python3.11`, `pypy3`.
+fn is_python(name: &str) -> bool {
+    ["python", "pypy"].iter().any(|kind| {
+        name.strip_prefix(kind)
+            .is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+    })
+}
+
+fn python(arguments: &[&str]) -> Step {
+    let mut at = 0;
+    while let Some(word) = arguments.get(at) {
+        at += 1;
+        let next = || arguments.get(at).copied();
+        match *word {
+            "-m" => {
+                return next()
+                    .map_or(Step::Other, |name| module(name, arguments.get(at + 1..).unwrap_or_default()));
+            }
+            "-c" => return next().map_or(Step::Other, |code| Step::Code(code.to_owned())),
+            "-" => return Step::Other,
+            word if PYTHON_VALUED.contains(&word) => at += 1,
+            // `-um module`, `-Im`.
+            word if word.starts_with('-') && !word.starts_with("--") && word.ends_with('m') => {
+                return next()
+                    .map_or(Step::Other, |name| module(name, arguments.get(at + 1..).unwrap_or_default()));
+            }
+            word if word.starts_with('-') => {}
+            // A variable that may be empty, or options.
+            word if is_hole(word) => {}
+            file => return python_file(file, &arguments[at..]),
+        }
+    }
+    Step::Other
+}
+
+/// A launcher may be started by its file, wherever it is installed.
+fn python_file(file: &str, rest: &[&str]) -> Step {
+    let module = file.trim_end_matches(".py").replace('/', ".");
+    let launcher = ["torch.distributed.launch", "torch.distributed.run", "paddle.distributed.launch"]
+        .into_iter()
+        .find(|launcher| module.ends_with(&format!(".{launcher}")));
+    match launcher.and_then(|name| Some((name, launcher_of_module(name)?))) {
+        Some((name, launcher)) => Step::Launch(launcher, name.to_owned(), owned(rest)),
+        None => match launcher_named(base(file)) {
+            // `python $(which deepspeed) train.py`, `python /opt/bin/torchrun train.py`.
+            Some(launcher) => Step::Launch(launcher, base(file).to_owned(), owned(rest)),
+            None => Step::File(file.to_owned()),
+        },
+    }
+}
+
+fn module(name: &str, rest: &[&str]) -> Step {
+    match launcher_of_module(name) {
+        Some(launcher) => Step::Launch(launcher, format!("python -m {name}"), owned(rest)),
+        None => Step::Module(name.to_owned()),
+    }
+}
+
+fn shell(arguments: &[&str]) -> Step {
+    let mut at = 0;
+    while let Some(word) = arguments.get(at) {
+        at += 1;
+        match *word {
+            "-o" | "+o" | "-O" | "--rcfile" | "--init-file" => at += 1,
+            word if word.starts_with('-') && !word.starts_with("--") && word.contains('c') => {
+                // Further options may stand before the script.
+                let at = at + options(&arguments[at..], &[]);
+                return arguments.get(at).map_or(Step::Other, |script| Step::Script((*script).to_owned()));
+            }
+            // `-euo pipefail`.
+            word if word.starts_with(['-', '+']) && !word.starts_with("--") && word.ends_with('o') => at += 1,
+            word if word.starts_with(['-', '+']) => {}
+            file => return Step::File(file.to_owned()),
+        }
+    }
+    Step::Other
+}

@@ -1,0 +1,288 @@
+//! Command lines and small trees, and what is found in them.
+
+use std::collections::BTreeMap;
+
+use muster_model::spec::Command;
+use muster_model::{Face, Framework};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A code directory in memory.
+struct Tree(BTreeMap<&'static str, &'static str>);
+
+impl Code for Tree {
+    fn read(&self, path: &str) -> Option<String> {
+        self.0.get(path).map(|text| (*text).to_owned())
+    }
+}
+
+fn tree<const N: usize>(files: [(&'static str, &'static str); N]) -> Tree {
+    Tree(files.into())
+}
+
+fn line(script: &str) -> Command {
+    Command::Shell(script.to_owned())
+}
+
+fn argv(words: &[&str]) -> Command {
+    Command::Argv(words.iter().map(|word| (*word).to_owned()).collect())
+}
+
+/// `pytorch (train.py imports torch)`, one for each that was found.
+fn found(command: &str, tree: &Tree) -> String {
+    let found = detect(&line(command), tree).frameworks;
+    let shown: Vec<String> = found.iter().map(|it| format!("{} ({})", it.what, it.why)).collect();
+    shown.join(", ")
+}
+
+#[test]
+fn launchers_are_found_behind_whatever_stands_before_them() {
+    use Launcher::{Accelerate, Deepspeed, Horovodrun, Mpirun, Msrun, Paddle, Torchrun};
+    for (command, expected) in [
+        ("torchrun --nproc-per-node 8 train.py", Some(Torchrun)),
+        ("/opt/conda/bin/torchrun train.py", Some(Torchrun)),
+        ("FOO=1 BAR='a b' torchrun train.py", Some(Torchrun)),
+        ("env A=b torchrun train.py", Some(Torchrun)),
+        ("env -i -u X A=b torchrun train.py", Some(Torchrun)),
+        ("env -S 'A=b torchrun train.py'", Some(Torchrun)),
+        ("python -m torch.distributed.run train.py", Some(Torchrun)),
+        ("python3.11 -u -X faulthandler -m torch.distributed.launch --nproc_per_node=8 t.py", Some(Torchrun)),
+        ("python -um torch.distributed.run train.py", Some(Torchrun)),
+        ("/usr/bin/python3 /usr/lib/python3/torch/distributed/launch.py t.py", Some(Torchrun)),
+        ("python $(which torchrun) train.py", None),
+        ("python /opt/bin/torchrun train.py", Some(Torchrun)),
+        ("$PYTHON -m torch.distributed.run x.py", Some(Torchrun)),
+        ("accelerate launch --num_processes 8 train.py", Some(Accelerate)),
+        ("accelerate-launch train.py", Some(Accelerate)),
+        ("python -m accelerate.commands.launch train.py", Some(Accelerate)),
+        ("accelerate config", None),
+        ("deepspeed --num_gpus 8 train.py --deepspeed ds.json", Some(Deepspeed)),
+        ("horovodrun -np 16 -H a:8,b:8 python train.py", Some(Horovodrun)),
+        ("/usr/bin/mpirun -n 16 ./a.out", Some(Mpirun)),
+        ("mpiexec.hydra -n 2 ./a.out", Some(Mpirun)),
+        ("mpiexec -n 2 ./a.out", Some(Mpirun)),
+        ("orterun -n 2 ./a.out", Some(Mpirun)),
+        ("mpirun.openmpi -n 2 ./a.out", Some(Mpirun)),
+        ("msrun --worker_num 8 train.py", Some(Msrun)),
+        ("python -m paddle.distributed.launch --gpus 0,1 train.py", Some(Paddle)),
+        ("python -m paddle.distributed.fleet.launch train.py", Some(Paddle)),
+        ("fleetrun --ips=a,b train.py", Some(Paddle)),
+        ("exec torchrun train.py", Some(Torchrun)),
+        ("time -p torchrun train.py", Some(Torchrun)),
+        ("nice -n 5 torchrun train.py", Some(Torchrun)),
+        ("nice -5 ionice -c 2 -n 0 torchrun train.py", Some(Torchrun)),
+        ("sudo -E -u ann A=b torchrun train.py", Some(Torchrun)),
+        ("uv run torchrun train.py", Some(Torchrun)),
+        ("uv run --with numpy -p 3.12 -- torchrun train.py", Some(Torchrun)),
+        ("uv run -m torch.distributed.run train.py", Some(Torchrun)),
+        ("uv pip install torchrun", None),
+        ("poetry run torchrun train.py", Some(Torchrun)),
+        ("conda run -n x --no-capture-output torchrun train.py", Some(Torchrun)),
+        ("numactl --cpunodebind=0 -m 0 torchrun train.py", Some(Torchrun)),
+        ("taskset -c 0-3 timeout -k 5 10m torchrun train.py", Some(Torchrun)),
+        ("taskset 0xf torchrun train.py", Some(Torchrun)),
+        ("stdbuf -oL -eL torchrun train.py", Some(Torchrun)),
+        ("stdbuf -o L nohup setsid torchrun train.py &", Some(Torchrun)),
+        ("bash -c 'cd x && torchrun train.py'", Some(Torchrun)),
+        ("bash -lc \"sh -c 'torchrun x'\"", Some(Torchrun)),
+        ("bash -euxo pipefail -c 'torchrun x'", Some(Torchrun)),
+        ("eval torchrun x", Some(Torchrun)),
+        ("nsys profile -o out -t cuda torchrun train.py", Some(Torchrun)),
+        ("pip install deepspeed && torchrun train.py", Some(Torchrun)),
+        (
+            "cd ~ && mkdir -p ~/c && horovodrun -np 8 -p $DLWS_SD_worker0_SSH_PORT python t.py",
+            Some(Horovodrun),
+        ),
+        ("make data; torchrun a.py | tee log", Some(Torchrun)),
+        ("if true; then torchrun a.py; fi", Some(Torchrun)),
+        ("L='torchrun --nnodes 2'\n$L train.py", Some(Torchrun)),
+        ("(torchrun a.py)", Some(Torchrun)),
+        ("echo torchrun", None),
+        ("echo 'a; torchrun b'", None),
+        ("grep mpirun log", None),
+        ("which torchrun", None),
+        ("python torchrun.py", None),
+        ("python train.py --launcher torchrun", None),
+        ("my-torchrun x", None),
+        ("exec", None),
+        ("env", None),
+        ("sudo", None),
+        ("uv", None),
+        ("timeout 5", None),
+        ("bash -c", None),
+        ("", None),
+    ] {
+        assert_eq!(launcher(&line(command)), expected, "{command}");
+    }
+    assert_eq!(launcher(&argv(&["bash", "-c", "torchrun x"])), Some(Torchrun));
+    assert_eq!(launcher(&argv(&["echo", "a; torchrun b"])), None);
+}
+
+#[test]
+fn only_those_that_reach_the_other_nodes_lead() {
+    for (command, leads) in [
+        ("torchrun x", false),
+        ("deepspeed x", true),
+        ("mpirun x", true),
+        ("horovodrun x", true),
+        ("msrun x", false),
+    ] {
+        assert_eq!(launcher(&line(command)).is_some_and(Launcher::leads), leads, "{command}");
+    }
+}
+
+#[test]
+fn scripts_are_followed_to_what_they_import() {
+    let code = tree([
+        ("train.py", "import torch\nimport torch.distributed as dist\n"),
+        ("merely.py", "import torch\n"),
+        ("both.py", "import jax\nimport torch\n"),
+        ("ds.py", "import torch\nimport torch.distributed\nimport deepspeed\n"),
+        ("hvd.py", "import tensorflow as tf\nimport horovod.tensorflow as hvd\n"),
+        ("maybe.py", "try:\n    import deepspeed\nexcept ImportError:\n    pass\nimport torch\n"),
+        ("mpi.py", "import torch\nfrom mpi4py import MPI\n"),
+        ("far.py", "from model import net\nfrom pkg import data\n"),
+        ("model.py", "import jax\n"),
+        ("pkg/__init__.py", ""),
+        ("pkg/data.py", "import numpy\n"),
+        ("pkg/main.py", "from . import loop\n"),
+        ("pkg/loop.py", "import mindspore\n"),
+        ("near.py", "import paddle\nimport model\n"),
+        ("run.sh", "#!/bin/bash\nset -e\ncd sub\npython $(dirname $0)/inner.py --x\n"),
+        ("sub/inner.py", "from accelerate import Accelerator\n"),
+        ("launch.sh", "ARGS='--nproc_per_node 8'\ntorchrun $ARGS train.py\n"),
+        ("outer", "#!/usr/bin/env bash\n./launch.sh\n"),
+        ("loop.sh", "./loop.sh\n. ./loop.sh\n"),
+        ("none.py", "print('import torch')\n"),
+        ("tf.py", "import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()\nimport torch\n"),
+    ]);
+    for (command, expected) in [
+        ("python train.py", "pytorch (train.py imports torch.distributed)"),
+        ("python -u ./train.py --a b", "pytorch (train.py imports torch.distributed)"),
+        ("./train.py", "pytorch (train.py imports torch.distributed)"),
+        ("train.py", "pytorch (train.py imports torch.distributed)"),
+        ("uv run train.py", "pytorch (train.py imports torch.distributed)"),
+        ("python merely.py", "pytorch (merely.py imports torch)"),
+        ("python both.py", "jax (both.py imports jax), pytorch (both.py imports torch)"),
+        ("python ds.py", "deepspeed (ds.py imports deepspeed)"),
+        ("python hvd.py", "horovod (hvd.py imports horovod)"),
+        ("python maybe.py", "pytorch (maybe.py imports torch)"),
+        ("python mpi.py", "mpi (mpi.py imports mpi4py)"),
+        ("python far.py", "jax (model.py imports jax)"),
+        ("python -m pkg.main", "mindspore (pkg/loop.py imports mindspore)"),
+        ("python near.py", "paddle (near.py imports paddle)"),
+        ("bash run.sh", "pytorch (sub/inner.py imports accelerate)"),
+        ("cd sub && python inner.py", "pytorch (sub/inner.py imports accelerate)"),
+        ("bash launch.sh", "pytorch (launch.sh starts torchrun)"),
+        ("./outer", "pytorch (launch.sh starts torchrun)"),
+        ("bash loop.sh", ""),
+        ("python none.py", ""),
+        ("python tf.py", "tensorflow (tf.py uses tf.distribute)"),
+        ("python missing.py", ""),
+        ("python -c 'import jax'", "jax (the command imports jax)"),
+        ("python both.py && torchrun train.py", "pytorch (the command starts torchrun)"),
+        ("mpirun python hvd.py", "mpi (the command starts mpirun)"),
+        ("true", ""),
+    ] {
+        assert_eq!(found(command, &code), expected, "{command}");
+    }
+    assert_eq!(detect(&line("bash launch.sh"), &code).launcher, Some(Launcher::Torchrun));
+}
+
+#[test]
+fn platforms_are_found_in_the_command_and_in_what_it_runs() {
+    let code = tree([
+        ("run.sh", "torchrun --nnodes=$WORLD_SIZE --node_rank=$RANK train.py\n"),
+        ("train.py", "import os\nprint(os.environ['VC_TASK_INDEX'])\n"),
+    ]);
+    let faces = |command: &str| -> Vec<(Face, String)> {
+        detect(&line(command), &code).faces.into_iter().map(|it| (it.what, it.why)).collect()
+    };
+    assert_eq!(
+        faces("bash run.sh -p $DLWS_SSH_PORT"),
+        [
+            (Face::Dlws, "the command uses DLWS_SSH_PORT".to_owned()),
+            (Face::Dlc, "run.sh uses WORLD_SIZE for the number of nodes".to_owned()),
+            (Face::Modelarts, "train.py uses VC_TASK_INDEX".to_owned()),
+        ]
+    );
+    assert_eq!(faces("python other.py"), []);
+    let seed = "bash /home/work/run_train.sh python /home/work/user-job-dir/paddle/run.sh";
+    assert_eq!(faces(seed), [(Face::Modelarts, "the command uses /home/work/run_train.sh".to_owned())]);
+}
+
+#[test]
+fn the_files_of_a_platforms_code_folder_are_those_of_the_code_directory() {
+    let code = tree([("run.sh", "python -m paddle.distributed.launch ${config} train.py\n")]);
+    assert_eq!(
+        found("python /home/work/user-job-dir/paddle/run.sh", &code),
+        "paddle (run.sh starts python -m paddle.distributed.launch)"
+    );
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+const VOCABULARY: &[&str] = &[
+    "torchrun",
+    "mpirun",
+    "python",
+    "-m",
+    "torch.distributed.run",
+    "env",
+    "A=b",
+    "sudo",
+    "-E",
+    "nice",
+    "-n",
+    "5",
+    "bash",
+    "-c",
+    "torchrun x",
+    "uv",
+    "run",
+    "--",
+    "conda",
+    "if",
+    "then",
+    "exec",
+    "timeout",
+    "accelerate",
+    "launch",
+    "x.py",
+    "a b",
+    "",
+];
+
+proptest! {
+    #[test]
+    fn nothing_makes_detection_panic(command in any::<String>(), script in any::<String>(), code in any::<String>()) {
+        struct Anything(String, String);
+        impl Code for Anything {
+            fn read(&self, path: &str) -> Option<String> {
+                Some(if path.ends_with(".py") { self.1.clone() } else { self.0.clone() })
+            }
+        }
+        let code = Anything(script, code);
+        detect(&Command::Shell(command.clone()), &code);
+        detect(&Command::Argv(command.split(' ').map(str::to_owned).collect()), &code);
+        detect(&line("bash a.sh; python b.py"), &code);
+    }
+
+    #[test]
+    fn words_and_the_same_words_quoted_start_the_same(
+        words in proptest::collection::vec(proptest::sample::select(VOCABULARY), 1..8),
+    ) {
+        let script: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        prop_assert_eq!(launcher(&argv(&words)), launcher(&line(&script.join(" "))), "{:?}", words);
+    }
+}
+
+#[test]
+fn a_launcher_says_whose_it_is() {
+    assert_eq!(found("deepspeed x.py", &tree([])), "deepspeed (the command starts deepspeed)");
+    let detection = detect(&line("accelerate launch x.py"), &Nothing);
+    assert_eq!(detection.framework(), Some(Framework::Pytorch));
+}

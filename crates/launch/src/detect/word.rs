@@ -1,0 +1,427 @@
+//! The words of a shell script, as far as they can be known without running it.
+//!
+//! Not a shell: it finds where commands begin and what their words are. Variables that the script itself has set are put in
+//! their places; what only a run could tell is a [`HOLE`]. Any text gives some answer, in time that grows with its length.
+
+use std::collections::HashMap;
+
+/// Stands in a word for what only a run could tell.
+pub(super) const HOLE: char = '\u{fffc}';
+
+/// Scripts within scripts that are looked into: nobody writes more.
+const MAX_DEPTH: usize = 4;
+/// What variables may add in all: texts that contain each other would grow without end.
+const MAX_GROWTH: usize = 256 << 10;
+/// Words that stand before a command without being one.
+const RESERVED: [&str; 11] = ["if", "then", "elif", "else", "while", "until", "do", "{", "}", "!", "coproc"];
+/// Commands whose arguments may be assignments.
+const DECLARING: [&str; 5] = ["export", "local", "declare", "readonly", "typeset"];
+
+/// The simple commands of a script in the order in which they stand, each as its words. Never an empty one.
+pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
+    let mut reader = Reader::new(script, HashMap::new(), 0);
+    reader.read();
+    reader.commands
+}
+
+/// `NAME=value`, and the two halves.
+pub(super) fn assignment(word: &str) -> Option<(&str, &str)> {
+    let (name, value) = word.split_once('=')?;
+    let name = name.strip_suffix('+').unwrap_or(name);
+    is_name(name).then_some((name, value))
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+struct Reader {
+    text: Vec<char>,
+    at: usize,
+    depth: usize,
+    variables: HashMap<String, String>,
+    grown: usize,
+    /// The word that is being read; none between words.
+    word: Option<String>,
+    /// Whether any of it was quoted: a quoted `if` is a program.
+    is_quoted: bool,
+    words: Vec<String>,
+    /// How many of the words, from the first on, only stand before the command.
+    reserved: usize,
+    /// The next word is where output goes, and not the command's.
+    is_redirected: bool,
+    /// Words that end the texts which begin at the next line.
+    heredocs: Vec<String>,
+    commands: Vec<Vec<String>>,
+}
+
+impl Reader {
+    fn new(script: &str, variables: HashMap<String, String>, depth: usize) -> Self {
+        Self {
+            text: script.chars().collect(),
+            at: 0,
+            depth,
+            variables,
+            grown: 0,
+            word: None,
+            is_quoted: false,
+            words: Vec::new(),
+            reserved: 0,
+            is_redirected: false,
+            heredocs: Vec::new(),
+            commands: Vec::new(),
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.text.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let found = self.peek();
+        self.at += usize::from(found.is_some());
+        found
+    }
+
+    fn push(&mut self, text: &str) {
+        self.word.get_or_insert_default().push_str(text);
+    }
+
+    fn push_char(&mut self, c: char) {
+        self.word.get_or_insert_default().push(c);
+    }
+
+    fn read(&mut self) {
+        while let Some(c) = self.next() {
+            match c {
+                '\\' => match self.next() {
+                    None | Some('\n') => {}
+                    Some(c) => self.push_char(c),
+                },
+                '\'' => {
+                    let text = self.until('\'');
+                    self.push(&text);
+                    self.is_quoted = true;
+                }
+                '"' => self.quoted(),
+                '$' => self.expansion(false),
+                '`' => {
+                    let script = self.until('`');
+                    self.nested(&script);
+                    self.push_char(HOLE);
+                }
+                '#' if self.word.is_none() => {
+                    while self.peek().is_some_and(|c| c != '\n') {
+                        self.at += 1;
+                    }
+                }
+                '\n' => {
+                    self.end_command();
+                    self.skip_heredocs();
+                }
+                '&' if self.peek() == Some('>') => self.end_word(),
+                '>' | '<' => self.redirection(c),
+                '(' if self.word.as_ref().is_some_and(|word| word.ends_with('=')) => self.array(),
+                ';' | '&' | '|' | '(' | ')' => self.end_command(),
+                c if c.is_whitespace() => self.end_word(),
+                c => self.push_char(c),
+            }
+        }
+        self.end_command();
+    }
+
+    /// The text up to a character, which is taken too.
+    fn until(&mut self, end: char) -> String {
+        let from = self.at;
+        while self.next().is_some_and(|c| c != end) {}
+        let to = if self.text.get(self.at.wrapping_sub(1)) == Some(&end) && self.at > from {
+            self.at - 1
+        } else {
+            self.at
+        };
+        self.text[from..to].iter().collect()
+    }
+
+    /// The text up to the bracket that closes one which is open, which is taken too.
+    fn within(&mut self, open: char, close: char) -> String {
+        let from = self.at;
+        let mut depth = 1;
+        while let Some(c) = self.next() {
+            match c {
+                '\\' => drop(self.next()),
+                '\'' => drop(self.until('\'')),
+                c if c == open => depth += 1,
+                c if c == close => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return self.text[from..self.at - 1].iter().collect();
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.text[from..].iter().collect()
+    }
+
+    fn quoted(&mut self) {
+        self.push("");
+        self.is_quoted = true;
+        while let Some(c) = self.next() {
+            match c {
+                '"' => return,
+                '\\' => match self.next() {
+                    Some('\n') | None => {}
+                    Some(c @ ('$' | '`' | '"' | '\\')) => self.push_char(c),
+                    Some(c) => {
+                        self.push_char('\\');
+                        self.push_char(c);
+                    }
+                },
+                '$' => self.expansion(true),
+                '`' => {
+                    let script = self.until('`');
+                    self.nested(&script);
+                    self.push_char(HOLE);
+                }
+                c => self.push_char(c),
+            }
+        }
+    }
+
+    /// What stands after a `$`.
+    fn expansion(&mut self, is_quoted: bool) {
+        match self.peek() {
+            Some('\'') if !is_quoted => {
+                self.at += 1;
+                let text = self.until('\'');
+                self.push(&text);
+            }
+            Some('(') => {
+                self.at += 1;
+                let script = self.within('(', ')');
+                // `$((1 + 1))` is a sum.
+                if !script.starts_with('(') {
+                    self.nested(&script);
+                }
+                self.push_char(HOLE);
+            }
+            Some('[') => {
+                self.at += 1;
+                self.within('[', ']');
+                self.push_char(HOLE);
+            }
+            Some('{') => {
+                self.at += 1;
+                let text = self.within('{', '}');
+                self.variable(&text, is_quoted);
+            }
+            Some(c) if c.is_ascii_alphabetic() || c == '_' => {
+                let from = self.at;
+                while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || c == '_') {
+                    self.at += 1;
+                }
+                let name: String = self.text[from..self.at].iter().collect();
+                self.variable(&name, is_quoted);
+            }
+            Some('@' | '*' | '#' | '?' | '$' | '!' | '-' | '0'..='9') => {
+                self.at += 1;
+                self.push_char(HOLE);
+            }
+            _ => self.push_char('$'),
+        }
+    }
+
+    /// `NAME`, `NAME[@]`, `NAME:-default`.
+    fn variable(&mut self, text: &str, is_quoted: bool) {
+        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+        let (name, rest) = text.split_at(end);
+        let default = rest.strip_prefix(":-").or(rest.strip_prefix(":=")).or(rest.strip_prefix('-'));
+        let known = matches!(rest, "" | "[@]" | "[*]") || default.is_some();
+        let value = self.variables.get(name).cloned().or(default.map(str::to_owned)).filter(|_| known);
+        match value {
+            Some(value) if self.grown + value.len() <= MAX_GROWTH => {
+                self.grown += value.len();
+                // `"${words[@]}"` is as many words as there are in it.
+                if is_quoted && !rest.starts_with('[') {
+                    self.push(&value);
+                } else {
+                    self.split(&value);
+                }
+            }
+            _ => self.push_char(HOLE),
+        }
+    }
+
+    fn split(&mut self, value: &str) {
+        let mut pieces = value.split_whitespace().peekable();
+        if value.starts_with(char::is_whitespace) {
+            self.end_word();
+        }
+        while let Some(piece) = pieces.next() {
+            self.push(piece);
+            if pieces.peek().is_some() || value.ends_with(char::is_whitespace) {
+                self.end_word();
+            }
+        }
+    }
+
+    /// `NAME=(a b c)`.
+    fn array(&mut self) {
+        let text = self.within('(', ')');
+        let words: Vec<String> = self.inner(&text).into_iter().flatten().collect();
+        self.push(&words.join(" "));
+    }
+
+    /// Commands that run while a word is made.
+    fn nested(&mut self, script: &str) {
+        let mut commands = self.inner(script);
+        self.commands.append(&mut commands);
+    }
+
+    fn inner(&mut self, script: &str) -> Vec<Vec<String>> {
+        if self.depth >= MAX_DEPTH {
+            return Vec::new();
+        }
+        // Lent, not copied: a script may have many of both.
+        let mut inner = Reader::new(script, std::mem::take(&mut self.variables), self.depth + 1);
+        inner.grown = self.grown;
+        inner.read();
+        self.grown = inner.grown;
+        self.variables = inner.variables;
+        inner.commands
+    }
+
+    fn redirection(&mut self, sign: char) {
+        // `2>` is no word.
+        if self.word.as_ref().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
+            self.word = None;
+        }
+        self.end_word();
+        match (sign, self.peek()) {
+            (_, Some('(')) => {
+                self.at += 1;
+                let script = self.within('(', ')');
+                self.nested(&script);
+                return;
+            }
+            ('<', Some('<')) => {
+                self.at += 1;
+                if self.peek() != Some('<') {
+                    self.heredoc();
+                    return;
+                }
+                self.at += 1;
+            }
+            (_, Some('>' | '&' | '|')) => self.at += 1,
+            _ => {}
+        }
+        self.is_redirected = true;
+    }
+
+    fn heredoc(&mut self) {
+        while self.peek().is_some_and(|c| matches!(c, '-' | ' ' | '\t' | '\\')) {
+            self.at += 1;
+        }
+        let from = self.at;
+        while self
+            .peek()
+            .is_some_and(|c| !c.is_whitespace() && !matches!(c, ';' | '&' | '|' | '>' | '<' | ')'))
+        {
+            self.at += 1;
+        }
+        let end: String = self.text[from..self.at].iter().filter(|c| !matches!(c, '\'' | '"')).collect();
+        self.heredocs.push(end);
+    }
+
+    fn skip_heredocs(&mut self) {
+        for end in std::mem::take(&mut self.heredocs) {
+            while self.at < self.text.len() && self.until('\n').trim() != end {}
+        }
+    }
+
+    fn end_word(&mut self) {
+        let is_quoted = std::mem::take(&mut self.is_quoted);
+        let Some(word) = self.word.take() else { return };
+        if std::mem::take(&mut self.is_redirected) {
+            return;
+        }
+        let is_reserved = !is_quoted && RESERVED.contains(&word.as_str());
+        if is_reserved && self.reserved == self.words.len() {
+            self.reserved += 1;
+        }
+        self.words.push(word);
+    }
+
+    fn end_command(&mut self) {
+        self.end_word();
+        self.is_redirected = false;
+        let words = std::mem::take(&mut self.words);
+        let words = &words[std::mem::take(&mut self.reserved)..];
+        let declares = words.first().is_some_and(|word| DECLARING.contains(&word.as_str()));
+        if declares || words.iter().all(|word| assignment(word).is_some()) {
+            for (name, value) in words.iter().filter_map(|word| assignment(word)) {
+                self.variables.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        if !words.is_empty() {
+            self.commands.push(words.to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn words_are_where_the_shell_sees_them() {
+        for (script, expected) in [
+            ("torchrun --a 'b c' \"d e\" f\\ g", "torchrun|--a|b c|d e|f g"),
+            ("cd x && python a.py; echo b | tee c &", "cd|x / python|a.py / echo|b / tee|c"),
+            ("python a.py >log 2>&1 </dev/null &>> all", "python|a.py"),
+            ("A='x y'\n$A \"$A\" ${A} ${B:-z} $C", "A=x y / x|y|x y|x|y|z|\u{fffc}"),
+            ("args=(--n 2 \"a b\")\nrun \"${args[@]}\"", "args=--n 2 a b / run|--n|2|a|b"),
+            ("# no\necho a#b # no", "echo|a#b"),
+            ("if [ -n \"$x\" ]; then\n  mpirun -n 2 \\\n  ./a\nfi", "[|-n|\u{fffc}|] / mpirun|-n|2|./a / fi"),
+            ("cat <<'EOF' > x\ntorchrun no\nEOF\necho yes", "cat / echo|yes"),
+            ("X=$(torchrun a) Y=`msrun b`", "torchrun|a / msrun|b / X=\u{fffc}|Y=\u{fffc}"),
+            ("(cd a; b) || { c; }", "cd|a / b / c"),
+            ("case $1 in a) torchrun x;; esac", "case|\u{fffc}|in|a / torchrun|x / esac"),
+            ("echo $((1+1)) $[2*2] 'it''s'", "echo|\u{fffc}|\u{fffc}|its"),
+            ("echo 'open", "echo|open"),
+            ("echo \"open $(x", "x / echo|open \u{fffc}"),
+        ] {
+            let read: Vec<String> = commands(script).iter().map(|words| words.join("|")).collect();
+            assert_eq!(read.join(" / "), expected, "{script}");
+        }
+    }
+
+    fn quoted(word: &str) -> String {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_words(script in any::<String>(), dense in "[a-b$(){}\\[\\]'\"`<>&|;#=\\\\ \n-]{0,200}") {
+            for text in [script, dense] {
+                prop_assert!(commands(&text).iter().all(|words| !words.is_empty()));
+            }
+        }
+
+        #[test]
+        fn quoted_words_are_read_back(words in proptest::collection::vec("[^\0]{0,12}", 1..6)) {
+            let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+            prop_assert_eq!(commands(&line.join(" ")), vec![words]);
+        }
+    }
+
+    #[test]
+    fn variables_that_contain_each_other_stay_small() {
+        let script = "A=xxxxxxxxxxxxxxxx\n".to_owned() + &"A=\"$A$A\"\n".repeat(100);
+        let bytes: usize = commands(&script).iter().flatten().map(String::len).sum();
+        assert!(bytes < 4 * MAX_GROWTH, "{bytes}");
+    }
+}
