@@ -3,6 +3,8 @@
 mod dlc;
 mod dlws;
 mod modelarts;
+#[cfg(test)]
+mod tests;
 
 use muster_model::Face;
 
@@ -14,5 +16,14 @@ pub(crate) fn add(face: Face, gang: &Gang, rank: u32, part: &mut Part) {
         Face::Dlws => dlws::add(gang, rank, part),
         Face::Dlc => dlc::add(gang, rank, part),
         Face::Modelarts => modelarts::add(gang, rank, part),
+    }
+}
+
+/// What a platform calls a member of a gang.
+pub(crate) fn names(face: Face, gang: &Gang, rank: u32) -> Vec<String> {
+    match face {
+        Face::Dlws => dlws::names(rank),
+        Face::Dlc => dlc::names(gang, rank),
+        Face::Modelarts => modelarts::names(gang, rank),
     }
 }

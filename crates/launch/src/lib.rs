@@ -14,6 +14,7 @@ pub mod face;
 mod network;
 mod plan;
 pub mod rank_table;
+mod shim;
 #[cfg(test)]
 mod tests;
 
@@ -114,7 +115,20 @@ impl Part {
         self.defaults.insert(name.into(), value.to_string());
     }
 
-    /// A variable that names a file.
+    /// Whether a file is there already.
+    fn has(&self, path: &str) -> bool {
+        self.files.iter().any(|file| file.path == path)
+    }
+
+    /// A directory that comes first in a list such as `PATH`.
+    fn front(&mut self, variable: &str, directory: &str) {
+        let directories = self.surroundings.front.entry(variable.to_owned()).or_default();
+        if !directories.iter().any(|path| path == directory) {
+            directories.push(directory.to_owned());
+        }
+    }
+
+    /// A variable that names a file, or a directory with files in it.
     fn path(&mut self, name: impl Into<String>, path: &str) {
         self.paths.insert(name.into(), path.to_owned());
     }
@@ -145,7 +159,9 @@ pub fn given(node: &[Device], numbers: &[u32]) -> Vec<(u32, Device)> {
 
 /// The names under which a member is known to the others.
 pub fn names(gang: &Gang, rank: u32) -> Vec<String> {
-    vec![format!("worker-{rank}"), format!("task{rank}.{}", gang.job_name)]
+    let mut names = vec![format!("worker-{rank}"), format!("task{rank}.{}", gang.job_name)];
+    names.extend(gang.spec.faces.iter().flatten().flat_map(|face| face::names(*face, gang, rank)));
+    names
 }
 
 /// Every member's part, by rank.

@@ -18,6 +18,11 @@ pub fn applies(gang: &Gang) -> bool {
     gang.members.iter().all(|member| member.devices.iter().any(|(_, device)| device.vendor == Vendor::Ascend))
 }
 
+/// How many ranks there are.
+pub fn size(gang: &Gang) -> usize {
+    servers(gang).iter().map(|server| server.devices.len()).sum()
+}
+
 /// The ranks of a member's devices, in the order of the devices.
 pub fn ranks(gang: &Gang, member: usize) -> Vec<u32> {
     let all = servers(gang);

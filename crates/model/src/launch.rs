@@ -54,10 +54,12 @@ pub struct LaunchFile {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Surroundings {
-    /// Directories that come first in `PATH`.
-    pub path: Vec<String>,
+    /// Directories that come first in a variable that is a list of them, such as `PATH` and `PYTHONPATH`.
+    pub front: BTreeMap<String, Vec<String>>,
     /// Where the task's working directory is found as well.
     pub workdir: Vec<String>,
+    /// Directories of the task's own that are to be there, empty and writable.
+    pub directories: Vec<String>,
     /// Files that set the task's variables when a shell reads them. Only the node has all of these, so it writes them.
     pub environment: Vec<String>,
     /// Names that are to be known, beside those that the host knows.
