@@ -11,6 +11,8 @@ pub(crate) fn add(gang: &Gang, rank: u32, part: &mut Part) {
     part.fact("MUSTER_ATTEMPT", gang.attempt.number);
     part.fact("MUSTER_NODES", nodes);
     part.fact("MUSTER_HOSTS", hosts.join(","));
+    part.fact("MUSTER_RANK", rank);
+    part.fact("MUSTER_SSH_PORT", gang.members[0].port(Port::Ssh));
     part.fact("MASTER_ADDR", gang.members[0].ip());
     part.fact("MASTER_PORT", gang.members[0].port(Port::Master));
     part.fact("RANK", rank);

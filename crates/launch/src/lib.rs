@@ -134,11 +134,17 @@ impl Part {
     }
 
     fn file(&mut self, path: impl Into<String>, content: impl Into<String>) {
-        self.files.push(LaunchFile { path: path.into(), content: content.into(), executable: false });
+        self.put(LaunchFile { path: path.into(), content: content.into(), executable: false });
     }
 
     fn program(&mut self, path: impl Into<String>, content: impl Into<String>) {
-        self.files.push(LaunchFile { path: path.into(), content: content.into(), executable: true });
+        self.put(LaunchFile { path: path.into(), content: content.into(), executable: true });
+    }
+
+    /// A framework and a platform may have the same file; whoever comes last knows better.
+    fn put(&mut self, file: LaunchFile) {
+        self.files.retain(|other| other.path != file.path);
+        self.files.push(file);
     }
 }
 

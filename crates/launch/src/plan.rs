@@ -23,7 +23,7 @@ pub fn settle(spec: &mut JobSpec) {
         spec.faces = Some(found.faces.into_iter().map(|found| found.what).collect());
     }
     if spec.command_on.is_none() {
-        let leads = Plan::of(spec).launcher.is_some_and(detect::Launcher::leads);
+        let leads = crate::contract::leads(&Plan::of(spec));
         spec.command_on = Some(if leads { CommandOn::First } else { CommandOn::All });
     }
 }

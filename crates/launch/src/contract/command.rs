@@ -1,0 +1,202 @@
+//! The user's words: what kind of program they start, and where a launcher's own flags go.
+//!
+//! Only a list of words is ever changed. A line for the shell is the user's whole, and stays as it is.
+
+use muster_model::spec::Command;
+
+use crate::detect::Launcher;
+
+/// Shells and the like: what they run is not known from their words, so they are started once in a task.
+const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "make"];
+
+/// A command line of Python's, in its parts.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Python<'a> {
+    /// The interpreter, as the user wrote it.
+    pub interpreter: &'a str,
+    /// Its own flags, such as `-u`.
+    pub flags: &'a [String],
+    /// `-m` or `-c`, where it is not a script that is run.
+    pub how: Option<&'a str>,
+    /// The script, module or text, and its arguments.
+    pub program: &'a [String],
+}
+
+/// Takes a command apart that starts Python.
+pub(super) fn python(argv: &[String]) -> Option<Python<'_>> {
+    let interpreter = argv.first().filter(|word| is_python(word))?;
+    let mut at = 1;
+    while let Some(word) = argv.get(at) {
+        match word.as_str() {
+            "-m" | "-c" => {
+                let program = argv.get(at + 1..).filter(|rest| !rest.is_empty())?;
+                return Some(Python { interpreter, flags: &argv[1..at], how: Some(word), program });
+            }
+            "-X" | "-W" => at += 2,
+            flag if flag.starts_with('-') && flag.len() > 1 => at += 1,
+            _ => return Some(Python { interpreter, flags: &argv[1..at], how: None, program: &argv[at..] }),
+        }
+    }
+    None
+}
+
+/// Puts Python in front of a script that is named alone: `python`, as that is what a virtual environment calls its own.
+pub(super) fn interpreted(argv: &[String]) -> Vec<String> {
+    let bare = argv.first().is_some_and(|word| word.ends_with(".py"));
+    bare.then(|| "python".to_owned()).into_iter().chain(argv.iter().cloned()).collect()
+}
+
+/// As [`interpreted`], for a script that is nothing but a script: one that is named by its directory, `./x.py`, may be a
+/// program of its own.
+pub(super) fn script(argv: &[String]) -> Vec<String> {
+    let named = argv.first().is_some_and(|word| word.starts_with("./") || word.starts_with('/'));
+    if named { argv.to_vec() } else { interpreted(argv) }
+}
+
+/// Whether a command is one program, of which several may be started side by side: neither a launcher, which starts
+/// several itself, nor a script for a shell, in which one may be hidden.
+pub(super) fn is_single(command: &Command, launcher: Option<Launcher>) -> bool {
+    let Command::Argv(argv) = command else { return false };
+    let program = argv.first().map(|word| name(word)).unwrap_or_default();
+    launcher.is_none() && !SHELLS.contains(&program) && !program.ends_with(".sh")
+}
+
+/// The words as they were typed, also those in a line for the shell: good enough to see which flags are there.
+pub(super) fn typed(command: &Command) -> Vec<String> {
+    match command {
+        Command::Argv(argv) => argv.clone(),
+        Command::Shell(line) => line.split_whitespace().map(str::to_owned).collect(),
+    }
+}
+
+/// A launcher's command line.
+#[derive(Debug)]
+pub(super) struct Launch<'a> {
+    argv: &'a [String],
+    /// Where its own flags begin.
+    begin: usize,
+    /// Where they end at the latest: at the program that it starts.
+    end: usize,
+    more: Vec<String>,
+}
+
+impl<'a> Launch<'a> {
+    /// Finds the launcher among the words.
+    pub fn of(argv: &'a [String], launcher: Launcher) -> Self {
+        let begin = begin(argv, launcher).unwrap_or(argv.len().min(1));
+        let program = |word: &String| word.ends_with(".py") || is_python(word) || word == "--";
+        let end = argv[begin..].iter().position(program).map_or(argv.len(), |end| begin + end);
+        Self { argv, begin, end, more: Vec::new() }
+    }
+
+    /// Whether the user gave one of these flags, in whatever spelling: `--num-nodes=2`, `--num_nodes 2`.
+    pub fn gives(&self, flags: &[&str]) -> bool {
+        self.argv[self.begin..self.end].iter().any(|word| {
+            let plain = word.split('=').next().unwrap_or(word).trim_start_matches('-').replace('-', "_");
+            word.starts_with('-') && flags.contains(&plain.as_str())
+        })
+    }
+
+    /// Adds a flag unless the user gave it, under this name or one of the others.
+    pub fn add(&mut self, flag: &str, others: &[&str], value: impl ToString) -> &mut Self {
+        let plain = flag.trim_start_matches('-').replace('-', "_");
+        if !self.gives(&[plain.as_str()]) && !self.gives(others) {
+            self.more.extend([flag.to_owned(), value.to_string()]);
+        }
+        self
+    }
+
+    /// Adds a flag that has no value.
+    pub fn switch(&mut self, flag: &str) -> &mut Self {
+        self.more.push(flag.to_owned());
+        self
+    }
+
+    /// The words with the flags that were added.
+    pub fn words(&self) -> Vec<String> {
+        let (before, after) = self.argv.split_at(self.begin);
+        before.iter().chain(&self.more).chain(after).cloned().collect()
+    }
+
+    /// The words from the program on that it starts.
+    pub fn program(&self) -> &'a [String] {
+        &self.argv[self.end..]
+    }
+}
+
+fn begin(argv: &[String], launcher: Launcher) -> Option<usize> {
+    let (programs, modules): (&[&str], &[&str]) = match launcher {
+        Launcher::Torchrun => (&["torchrun"], &["torch.distributed.run", "torch.distributed.launch"]),
+        Launcher::Accelerate => (&["accelerate"], &["accelerate.commands.launch", "accelerate"]),
+        Launcher::Deepspeed => (&["deepspeed", "deepspeed.py"], &["deepspeed", "deepspeed.launcher.runner"]),
+        Launcher::Horovodrun => (&["horovodrun"], &["horovod.runner.launch", "horovod.runner"]),
+        Launcher::Mpirun => (&["mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"], &[]),
+        Launcher::Msrun => (&["msrun"], &["mindspore.parallel.cluster.run"]),
+        Launcher::Paddle => (
+            &["fleetrun"],
+            &["paddle.distributed.launch", "paddle.distributed.fleet.launch", "paddle.distributed.run"],
+        ),
+    };
+    let at = argv.iter().enumerate().position(|(at, word)| {
+        programs.contains(&name(word)) || (at > 0 && argv[at - 1] == "-m" && modules.contains(&word.as_str()))
+    })?;
+    let verb = launcher == Launcher::Accelerate && argv.get(at + 1).is_some_and(|word| word == "launch");
+    Some(at + 1 + usize::from(verb))
+}
+
+fn name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+fn is_python(word: &str) -> bool {
+    let version = name(word).strip_prefix("python");
+    version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn python_is_taken_apart_wherever_its_program_is() {
+        for (line, flags, how, program) in [
+            ("python x.py -m", 0, None, "x.py -m"),
+            ("/usr/bin/python3.11 -u -X dev x.py a", 3, None, "x.py a"),
+            ("python3 -m pkg.train a", 0, Some("-m"), "pkg.train a"),
+            ("python -c pass", 0, Some("-c"), "pass"),
+        ] {
+            let argv = words(line);
+            let python = python(&argv).unwrap();
+            assert_eq!(
+                (python.flags.len(), python.how, python.program.join(" ").as_str()),
+                (flags, how, program)
+            );
+        }
+        for line in ["python", "python -u", "pythonic x.py", "./train x.py", "python -m"] {
+            assert_eq!(python(&words(line)), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_launchers_flags_are_its_own_and_not_its_programs() {
+        let argv = words("deepspeed --num-nodes=2 train.py --master_port 1");
+        let mut launch = Launch::of(&argv, Launcher::Deepspeed);
+        launch.add("--num_nodes", &[], 3).add("--master_port", &[], 5);
+        assert_eq!(
+            launch.words().join(" "),
+            "deepspeed --master_port 5 --num-nodes=2 train.py --master_port 1"
+        );
+        assert_eq!(launch.program().join(" "), "train.py --master_port 1");
+        let argv = words("/opt/bin/accelerate launch --num_machines 2 -m pkg");
+        let mut launch = Launch::of(&argv, Launcher::Accelerate);
+        launch.add("--machine_rank", &[], 1);
+        assert_eq!(
+            launch.words().join(" "),
+            "/opt/bin/accelerate launch --machine_rank 1 --num_machines 2 -m pkg"
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! Every contract in full on gangs of four shapes, and what holds for all contracts on any gang.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use muster_model::launch::{Process, Work};
+use muster_model::{Framework, JobSpec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::detect::Launcher;
+use crate::tests::{ascend_gang, gang, spec};
+use crate::{Gang, Part, Plan, part};
+
+const SHAPES: [(u32, u32); 4] = [(1, 1), (1, 8), (2, 8), (3, 4)];
+
+/// What the members are given. Of all but the first, only what differs from the first.
+fn text(parts: &[Part]) -> String {
+    let mut text = String::new();
+    let first: BTreeSet<String> = lines(&parts[0]).into_iter().collect();
+    for (rank, part) in parts.iter().enumerate() {
+        let more = if rank == 0 { "" } else { ", where it differs from task 0" };
+        writeln!(text, "# task {rank}{more}").unwrap();
+        for line in lines(part).iter().filter(|line| rank == 0 || !first.contains(*line)) {
+            writeln!(text, "{line}").unwrap();
+        }
+    }
+    text
+}
+
+fn lines(part: &Part) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(part.env.iter().map(|(name, value)| format!("{name}={value}")));
+    lines.extend(part.defaults.iter().map(|(name, value)| format!("advice {name}={value}")));
+    lines.extend(part.paths.iter().map(|(name, path)| format!("path {name}={path}")));
+    for file in &part.files {
+        let kind = if file.executable { "program" } else { "file" };
+        lines.push(format!("{kind} {}\n    {}", file.path, file.content.trim_end().replace('\n', "\n    ")));
+    }
+    lines.push(format!("peers {}", part.peers));
+    match &part.work {
+        Work::Wait => lines.push("waits".into()),
+        Work::Run(processes) => lines.extend(processes.iter().map(line)),
+    }
+    lines
+}
+
+fn line(process: &Process) -> String {
+    let mut line = format!("runs {}", process.argv.join(" "));
+    if let Some(dir) = &process.dir {
+        write!(line, "\n    in {dir}").unwrap();
+    }
+    for (name, value) in &process.env {
+        write!(line, "\n    {name}={value}").unwrap();
+    }
+    line
+}
+
+/// The parts of a gang whose command starts this launcher.
+fn parts(gang: &Gang, launcher: Option<Launcher>) -> Vec<Part> {
+    let mut plan = Plan { launcher, ..Plan::of(gang.spec) };
+    plan.leader = super::leads(&plan);
+    (0..gang.members.len() as u32).map(|rank| part(gang, &plan, rank)).collect()
+}
+
+fn golden(name: &str, fields: &Value, launcher: Option<Launcher>) {
+    for (nodes, devices) in SHAPES {
+        let mut fields = fields.clone();
+        fields["nodes"] = json!(nodes);
+        fields["resources"] = json!({"gpus": devices});
+        let spec = spec(fields);
+        insta::assert_snapshot!(format!("{name}_{nodes}x{devices}"), text(&parts(&gang(&spec), launcher)));
+    }
+}
+
+#[test]
+fn every_framework_is_given_what_it_reads() {
+    for (framework, word) in Framework::WORDS.iter().map(|(word, framework)| (framework, word)) {
+        if *framework != Framework::Plain {
+            golden(word, &json!({"framework": word}), None);
+        }
+    }
+}
+
+#[test]
+fn every_launcher_is_given_what_it_reads() {
+    for (name, framework, launcher, command) in [
+        ("torchrun", "pytorch", Launcher::Torchrun, "torchrun train.py"),
+        ("accelerate", "pytorch", Launcher::Accelerate, "accelerate launch train.py"),
+        ("deepspeed_launcher", "deepspeed", Launcher::Deepspeed, "deepspeed train.py --deepspeed"),
+        ("horovodrun", "horovod", Launcher::Horovodrun, "horovodrun python train.py"),
+        ("mpirun", "mpi", Launcher::Mpirun, "mpirun ./solve"),
+        ("paddle_launcher", "paddle", Launcher::Paddle, "python -m paddle.distributed.launch train.py"),
+        ("msrun", "mindspore", Launcher::Msrun, "msrun train.py"),
+    ] {
+        let words: Vec<&str> = command.split(' ').collect();
+        golden(name, &json!({"framework": framework, "command": words}), Some(launcher));
+    }
+}
+
+#[test]
+fn mindspore_on_ascend_is_given_rank_tables_and_a_process_for_each_device() {
+    for (nodes, devices) in SHAPES {
+        let spec = spec(json!({"framework": "mindspore", "nodes": nodes, "resources": {"gpus": devices}}));
+        insta::assert_snapshot!(
+            format!("mindspore_ascend_{nodes}x{devices}"),
+            text(&parts(&ascend_gang(&spec), None))
+        );
+    }
+}
+
+/// The words that task 0 runs.
+fn words(fields: Value, launcher: Option<Launcher>) -> String {
+    let spec = spec(fields);
+    let parts = parts(&gang(&spec), launcher);
+    match &parts[0].work {
+        Work::Run(processes) => processes[processes.len() - 1].argv.join(" "),
+        Work::Wait => "waits".into(),
+    }
+}
+
+#[test]
+fn several_processes_of_a_python_program_are_torchruns() {
+    for (command, runs) in [
+        (json!(["train.py", "--lr", "1"]), "python -m torch.distributed.run train.py --lr 1"),
+        (json!(["python3.11", "-u", "train.py"]), "python3.11 -u -m torch.distributed.run train.py"),
+        (json!(["python", "-m", "pkg.train"]), "python -m torch.distributed.run -m pkg.train"),
+        (
+            json!(["python", "-O", "train.py"]),
+            "python -m torch.distributed.run --no-python python -O train.py",
+        ),
+        (json!(["python", "-c", "pass"]), "python -m torch.distributed.run --no-python python -c pass"),
+        (json!(["bash", "run.sh"]), "bash run.sh"),
+        (json!("python train.py"), "/bin/sh -c python train.py"),
+    ] {
+        let fields = json!({"framework": "pytorch", "resources": {"gpus": 2}, "command": command});
+        assert_eq!(words(fields, None), runs);
+    }
+    let one = json!({"framework": "pytorch", "command": ["src/train.py"], "nodes": 2});
+    assert_eq!(words(one, None), "python src/train.py");
+}
+
+#[test]
+fn what_the_user_gave_a_launcher_stays() {
+    let accelerate = json!({
+        "framework": "pytorch", "nodes": 2, "resources": {"gpus": 2},
+        "command": ["accelerate", "launch", "--num_machines=1", "--config_file", "a.yaml", "train.py"],
+    });
+    assert_eq!(
+        words(accelerate, Some(Launcher::Accelerate)),
+        "accelerate launch --machine_rank 0 --main_process_ip 10.0.0.1 --main_process_port 10000 --num_processes 4 \
+         --num_machines=1 --config_file a.yaml train.py"
+    );
+    let mpirun =
+        json!({"framework": "mpi", "nodes": 2, "command": ["mpirun", "-n", "2", "--host", "a,b", "./solve"]});
+    assert_eq!(words(mpirun, Some(Launcher::Mpirun)), "mpirun -n 2 --host a,b ./solve");
+    let horovodrun =
+        json!({"framework": "horovod", "nodes": 2, "command": ["horovodrun", "-H", "a:1", "python", "x.py"]});
+    assert_eq!(words(horovodrun, Some(Launcher::Horovodrun)), "horovodrun -np 2 -p 20022 -H a:1 python x.py");
+    let paddle = spec(json!({
+        "framework": "paddle", "nodes": 2, "resources": {"gpus": 2},
+        "command": ["fleetrun", "--rank", "1", "--gpus=0", "--master", "a:1", "train.py"],
+    }));
+    let part = &parts(&gang(&paddle), Some(Launcher::Paddle))[0];
+    for name in ["PADDLE_MASTER", "PADDLE_RANK", "PADDLE_TRAINER_ID", "PADDLE_NPROC_PER_NODE"] {
+        assert_eq!(part.env.get(name), None, "{name}");
+    }
+    let torchrun = json!({
+        "framework": "pytorch", "nodes": 2, "command": ["torchrun", "--rdzv-backend=c10d", "train.py"],
+    });
+    let torchrun = spec(torchrun);
+    assert_eq!(
+        parts(&gang(&torchrun), Some(Launcher::Torchrun))[1].env["PET_RDZV_ENDPOINT"],
+        "10.0.0.1:10000"
+    );
+}
+
+#[test]
+fn a_launcher_of_another_framework_finds_what_it_needs() {
+    let spec = spec(json!({"framework": "jax", "nodes": 2, "command": ["mpirun", "python", "train.py"]}));
+    let parts = parts(&gang(&spec), Some(Launcher::Mpirun));
+    assert!(parts.iter().all(|part| part.peers && part.paths.contains_key("OMPI_MCA_orte_default_hostfile")));
+    assert_eq!(parts[1].work, Work::Wait);
+    assert_eq!(parts[1].env["JAX_COORDINATOR_ADDRESS"], "10.0.0.1:10000");
+}
+
+#[test]
+fn deepspeed_is_told_which_devices_where_they_are_not_the_first() {
+    let fields = json!({"framework": "deepspeed", "nodes": 2, "resources": {"gpus": 2}, "command": ["deepspeed", "x.py"]});
+    let spec = spec(fields);
+    let mut gang = gang(&spec);
+    for (number, _) in &mut gang.members[1].devices {
+        *number += 4;
+    }
+    let parts = parts(&gang, Some(Launcher::Deepspeed));
+    let Work::Run(processes) = &parts[0].work else { panic!("{parts:?}") };
+    let words = processes[0].argv.join(" ");
+    assert!(words.contains("--include worker-0:0,1@worker-1:4,5"), "{words}");
+    assert!(words.contains("--hostfile /job/hostfile-devices"), "{words}");
+    let file = parts[0].files.iter().find(|file| file.path == "/job/hostfile-devices").unwrap();
+    assert_eq!(file.content, "worker-0 slots=2\nworker-1 slots=6\n");
+}
+
+#[test]
+fn msrun_has_its_scheduler_started_where_it_would_not_find_itself() {
+    let spec =
+        spec(json!({"framework": "mindspore", "nodes": 2, "command": ["msrun", "train.py", "--lr", "1"]}));
+    let mut gang = gang(&spec);
+    for (rank, member) in (0..).zip(&mut gang.members) {
+        member.address.ip = std::net::Ipv4Addr::new(127, 64, 0, 5 + rank).into();
+    }
+    let parts = parts(&gang, Some(Launcher::Msrun));
+    let count = |part: &Part| if let Work::Run(processes) = &part.work { processes.len() } else { 0 };
+    assert_eq!((count(&parts[0]), count(&parts[1])), (2, 1));
+    let Work::Run(processes) = &parts[0].work else { panic!("{parts:?}") };
+    assert_eq!(processes[0].argv.join(" "), "python train.py --lr 1");
+    assert_eq!(processes[0].env["MS_ROLE"], "MS_SCHED");
+}
+
+#[test]
+fn root_is_allowed_to_run_open_mpi() {
+    let spec = spec(json!({"framework": "mpi"}));
+    let mut gang = gang(&spec);
+    assert_eq!(parts(&gang, None)[0].env.get("OMPI_ALLOW_RUN_AS_ROOT"), None);
+    gang.members[0].account.uid = 0;
+    assert_eq!(parts(&gang, None)[0].env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"], "1");
+}
+
+/// Variables that are the gang's, not a member's.
+const COMMON: [&str; 25] = [
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MUSTER_NODES",
+    "MUSTER_HOSTS",
+    "MUSTER_SSH_PORT",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_RDZV_ID",
+    "JAX_COORDINATOR_ADDRESS",
+    "COORDINATOR_ADDRESS",
+    "COORDINATOR_PORT",
+    "PADDLE_MASTER",
+    "PADDLE_NNODES",
+    "PADDLE_IPS",
+    "PADDLE_TRAINERS",
+    "PADDLE_START_PORT",
+    "PADDLE_PORT",
+    "FLAGS_START_PORT",
+    "DISTRIBUTED_TRAINER_ENDPOINTS",
+    "MS_WORKER_NUM",
+    "MS_SCHED_HOST",
+    "MS_SCHED_PORT",
+    "RANK_SIZE",
+];
+
+/// Variables of a process that the whole world shares.
+const WORLD: [&str; 6] = [
+    "WORLD_SIZE",
+    "JAX_NUM_PROCESSES",
+    "NUM_PROCESSES",
+    "PADDLE_TRAINERS_NUM",
+    "PADDLE_GLOBAL_SIZE",
+    "PADDLE_TRAINER_ENDPOINTS",
+];
+
+/// Variables that number the processes of the gang.
+const NUMBERS: [&str; 7] = [
+    "RANK",
+    "JAX_PROCESS_ID",
+    "PROCESS_ID",
+    "PADDLE_TRAINER_ID",
+    "PADDLE_GLOBAL_RANK",
+    "MS_NODE_ID",
+    "RANK_ID",
+];
+
+/// The variables of every process that trains.
+fn environments(parts: &[Part]) -> Vec<BTreeMap<String, String>> {
+    let of = |part: &Part| {
+        let Work::Run(processes) = &part.work else { return Vec::new() };
+        let whole = |process: &Process| {
+            let mut whole = part.env.clone();
+            whole.extend(process.env.clone());
+            whole
+        };
+        processes
+            .iter()
+            .map(whole)
+            .filter(|env| env.get("MS_ROLE").is_none_or(|role| role != "MS_SCHED"))
+            .collect()
+    };
+    parts.iter().flat_map(of).collect()
+}
+
+fn same<'a>(name: &str, values: impl Iterator<Item = Option<&'a String>>) -> Result<(), TestCaseError> {
+    let values: BTreeSet<_> = values.collect();
+    prop_assert!(values.len() <= 1, "{name}: {values:?}");
+    Ok(())
+}
+
+fn holds(parts: &[Part], gang: &Gang) -> Result<(), TestCaseError> {
+    for name in COMMON {
+        same(name, parts.iter().map(|part| part.env.get(name)))?;
+    }
+    for part in parts {
+        prop_assert_eq!(&part.files, &parts[0].files);
+        prop_assert_eq!(part.peers, parts[0].peers);
+        let paths: BTreeSet<_> = part.files.iter().map(|file| &file.path).collect();
+        prop_assert_eq!(paths.len(), part.files.len());
+        prop_assert!(part.paths.values().all(|path| paths.contains(path)));
+    }
+    let processes = environments(parts);
+    for name in WORLD {
+        same(name, processes.iter().map(|env| env.get(name)))?;
+    }
+    for name in NUMBERS {
+        let numbers: BTreeSet<u32> = processes.iter().filter_map(|env| env.get(name)?.parse().ok()).collect();
+        let all = (0..processes.len() as u32).collect();
+        prop_assert!(numbers.is_empty() || numbers == all, "{}: {:?}", name, numbers);
+    }
+    listening(&processes, gang)
+}
+
+/// Nobody listens where another does.
+fn listening(processes: &[BTreeMap<String, String>], gang: &Gang) -> Result<(), TestCaseError> {
+    let mut taken: Vec<String> = gang
+        .members
+        .iter()
+        .map(|member| format!("{}:{}", member.ip(), member.port(crate::Port::Ssh)))
+        .collect();
+    taken.push(format!("{}:{}", processes[0]["MASTER_ADDR"], processes[0]["MASTER_PORT"]));
+    let env = &processes[0];
+    if let Some(config) = env.get("TF_CONFIG") {
+        let config: Value = serde_json::from_str(config).unwrap();
+        let workers = config["cluster"]["worker"].as_array().unwrap();
+        prop_assert_eq!(workers.len(), processes.len());
+        taken.extend(workers.iter().map(|worker| worker.as_str().unwrap().to_owned()));
+    }
+    if let Some(endpoints) = env.get("PADDLE_TRAINER_ENDPOINTS") {
+        prop_assert_eq!(endpoints.split(',').count(), processes.len());
+        for env in processes {
+            let number: usize = env["PADDLE_TRAINER_ID"].parse().unwrap();
+            prop_assert_eq!(endpoints.split(',').nth(number), Some(env["PADDLE_CURRENT_ENDPOINT"].as_str()));
+        }
+        taken.extend(endpoints.split(',').map(str::to_owned));
+    }
+    let distinct: BTreeSet<_> = taken.iter().collect();
+    prop_assert_eq!(distinct.len(), taken.len(), "{:?}", taken);
+    Ok(())
+}
+
+fn any_spec() -> impl Strategy<Value = JobSpec> {
+    let command = prop_oneof![
+        Just(json!(["train.py"])),
+        Just(json!(["python", "-m", "pkg"])),
+        Just(json!(["bash", "run.sh"])),
+        Just(json!("python train.py")),
+    ];
+    let framework =
+        proptest::sample::select(Framework::WORDS.iter().map(|(word, _)| *word).collect::<Vec<_>>());
+    (1u32..6, 0u32..9, proptest::option::of(1u32..9), framework, command).prop_map(
+        |(nodes, devices, processes, framework, command)| {
+            let mut fields = json!({"nodes": nodes, "framework": framework, "command": command});
+            if devices > 0 {
+                fields["resources"] = json!({"gpus": devices});
+            }
+            if let Some(processes) = processes {
+                fields["processes"] = json!(processes);
+            }
+            spec(fields)
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn ranks_are_a_permutation_ports_are_distinct_and_all_agree(spec in any_spec(), ascend: bool) {
+        let gang = if ascend { ascend_gang(&spec) } else { gang(&spec) };
+        holds(&crate::parts(&gang), &gang)?;
+    }
+}
