@@ -142,7 +142,8 @@ fn devices(gang: &Gang, rank: u32, part: &mut Part) {
         return;
     }
     let own = &gang.members[rank as usize];
-    let ids: Vec<String> = own.devices.iter().map(|(number, _)| number.to_string()).collect();
+    let npus = own.devices.iter().filter(|(_, device)| device.vendor == Vendor::Ascend);
+    let ids: Vec<String> = npus.map(|(number, _)| number.to_string()).collect();
     part.fact("VISIBLE_IDS", ids.join(","));
     part.fact("NPU_IPS", npu_addresses(own).unwrap_or_default());
     let dir = format!("/home/{}/.npu/{}", own.account.name, gang.attempt.job);

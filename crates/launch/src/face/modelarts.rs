@@ -9,7 +9,8 @@
 //! The platform's rank table may be incomplete when a task starts, and its readers wait until its status is `completed`. Tasks
 //! here start when every address is known, so it is complete from the beginning.
 
-use muster_model::launch::Host;
+use muster_model::launch::{Host, Work};
+use muster_model::node::Vendor;
 
 use crate::{Gang, Member, Part, Port, rank_table, shim};
 
@@ -84,18 +85,32 @@ fn version_2(gang: &Gang, rank: u32, part: &mut Part) {
     part.surroundings.directories.push("/home/ma-user/modelarts/log".into());
 }
 
+/// Whether the task's processes are told their ranks, and so read the table themselves.
+fn reads_table(part: &Part) -> bool {
+    let of_a_process = match &part.work {
+        Work::Run(processes) => processes.iter().any(|process| process.env.contains_key("RANK_ID")),
+        Work::Wait => false,
+    };
+    of_a_process || part.env.contains_key("RANK_ID")
+}
+
 /// What a gang of NPUs has beside.
 fn devices(gang: &Gang, rank: u32, part: &mut Part) {
     if !rank_table::applies(gang) {
         return;
     }
-    let ranks: Vec<String> = rank_table::ranks(gang, rank as usize).iter().map(u32::to_string).collect();
+    let npus =
+        gang.members[rank as usize].devices.iter().filter(|(_, device)| device.vendor == Vendor::Ascend);
+    let seats: Vec<String> = npus
+        .zip(rank_table::ranks(gang, rank as usize))
+        .map(|((number, _), rank)| format!("{number}:{rank}"))
+        .collect();
     part.file(format!("{RANK_TABLE_DIR}/jobstart_hccl.json"), rank_table::b(gang));
     // For the start script, which makes a process of each device: the table that they read, and the ranks here.
     part.file(format!("{RANK_TABLE_DIR}/rank_table.json"), rank_table::c(gang));
-    part.file(format!("{RANK_TABLE_DIR}/ranks"), format!("{} {}\n", rank_table::size(gang), ranks.join(" ")));
-    // The platform has a directory here. MindSpore has a file; where its contract is in use its processes come first.
-    if !part.paths.contains_key("RANK_TABLE_FILE") {
+    part.file(format!("{RANK_TABLE_DIR}/ranks"), format!("{} {}\n", rank_table::size(gang), seats.join(" ")));
+    // The platform has a directory here, for a script that starts the processes; a process that muster starts reads a file.
+    if !reads_table(part) {
         part.path("RANK_TABLE_FILE", RANK_TABLE_DIR);
     }
 }

@@ -1,5 +1,7 @@
 //! What faces add to tasks, written out; and what holds for all of them.
 
+mod program;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -65,8 +67,7 @@ fn indented(text: &str) -> String {
 
 /// What the faces of a gang add: for task 0 all of it, for the others where they differ from task 0.
 fn added(gang: &Gang) -> String {
-    let plain_spec = JobSpec { faces: Some(Vec::new()), ..gang.spec.clone() };
-    let plain = parts(&Gang { spec: &plain_spec, ..gang.clone() });
+    let plain = without_faces(gang);
     let with = parts(gang);
     let mut text = String::new();
     let first = lines(&with[0]);
@@ -81,6 +82,11 @@ fn added(gang: &Gang) -> String {
         }
     }
     text
+}
+
+fn without_faces(gang: &Gang) -> Vec<Part> {
+    let spec = JobSpec { faces: Some(Vec::new()), ..gang.spec.clone() };
+    parts(&Gang { spec: &spec, ..gang.clone() })
 }
 
 #[test]
@@ -179,11 +185,12 @@ proptest! {
             let parts = parts(&gang);
             let own = |name: &str| {
                 name.contains("_SELF_") || name.contains("CURRENT") || name.contains("INDEX")
-                    || ["RANK", "DLWS_ROLE_IDX", "DLTS_ROLE_IDX", "MUSTER_TASK_ID", "POD_NAME", "POD_IP",
-                        "TF_CONFIG", "CUSTOM_PORTS", "NPU_IPS"].contains(&name)
+                    || ["DLWS_ROLE_IDX", "DLTS_ROLE_IDX", "POD_NAME", "POD_IP", "TF_CONFIG", "CUSTOM_PORTS", "NPU_IPS"]
+                        .contains(&name)
             };
+            let plain = without_faces(&gang);
             for part in &parts {
-                for (name, value) in part.env.iter().filter(|(name, _)| !own(name)) {
+                for (name, value) in part.env.iter().filter(|(name, _)| !own(name) && !plain[0].env.contains_key(*name)) {
                     prop_assert_eq!(Some(value), parts[0].env.get(name), "{}", name);
                 }
                 prop_assert_eq!(&part.surroundings, &parts[0].surroundings);

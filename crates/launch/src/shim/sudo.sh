@@ -1,28 +1,39 @@
 #!/bin/sh
-# Becomes root by the real sudo where that asks for no password; otherwise the command runs as the task's own account.
-here=$(cd "$(dirname "$0")" && pwd)
+# Becomes root by the real sudo where that asks for no password; otherwise the command runs as the task's own account, which
+# is as far as a task can go.
+
+own="$(cd "$(dirname "$0")" && pwd)"
 rest=
+old_ifs="$IFS"
 IFS=:
-for dir in $PATH; do
-    [ "$dir" = "$here" ] || rest=${rest:+$rest:}$dir
+for folder in $PATH; do
+    [ "$folder" = "$own" ] || rest="${rest:+$rest:}$folder"
 done
-unset IFS
-if [ "$(id -u)" != 0 ] && real=$(PATH=$rest command -v sudo) && "$real" -n true 2>/dev/null; then
+IFS="$old_ifs"
+if [ "$(id -u)" != 0 ] && real="$(PATH="$rest" command -v sudo)" && "$real" -n true 2>/dev/null; then
     exec "$real" "$@"
 fi
+
 shell=
 while [ $# -gt 0 ]; do
-    case $1 in
-        --) shift; break ;;
-        -i | -s | --login | --shell) shell=1; shift ;;
-        -u | -g | -C | -h | -p | -r | -t | -T | -U) shift; [ $# -eq 0 ] || shift ;;
-        -*) shift ;;
-        *=*) export "$1"; shift ;;
-        *) break ;;
+    case "$1" in
+    --) shift; break ;;
+    -i | -s | --login | --shell) shell=1; shift ;;
+    -u)
+        if [ "${2:-}" != root ] && [ "${2:-}" != "$(id -un)" ]; then
+            echo "sudo: a task cannot become ${2:-}: it runs as $(id -un)" >&2
+            exit 1
+        fi
+        shift 2
+        ;;
+    -g | -C | -h | -p | -r | -t | -T | -U) shift; [ $# -eq 0 ] || shift ;;
+    -*) shift ;;
+    [A-Za-z_]*=*) export "${1?}"; shift ;;
+    *) break ;;
     esac
 done
 if [ $# -eq 0 ]; then
-    [ -n "$shell" ] || { echo "sudo: no command" >&2; exit 1; }
+    [ -n "$shell" ] || { echo "sudo: there is no command" >&2; exit 1; }
     set -- "${SHELL:-/bin/sh}"
 fi
 exec "$@"

@@ -12,21 +12,24 @@ source ./utils.sh
 
 # One process for each NPU, in a directory of its own, with a rank that counts through the gang.
 run_devices() {
-    local boot=$1 tables=$RANK_TABLE_FILE log=$2 device pid code=0
-    local -a ranks pids=()
+    local boot=$1 tables=$RANK_TABLE_FILE log=$2 seat device pid code=0
+    local -a seats pids=()
     shift 2
     [[ -d $tables ]] || tables=$(dirname "$tables")
     [[ -f $DLS_USER_JOB_DIR/$boot ]] || boot=${boot#*/}
     mkdir -p "$(dirname "$log")"
-    read -r -a ranks < "$tables/ranks" || return 1
-    export RANK_SIZE=${ranks[0]}
-    ranks=("${ranks[@]:1}")
-    for device in "${!ranks[@]}"; do
+    read -r -a seats < "$tables/ranks" || return 1
+    export RANK_SIZE=${seats[0]}
+    for seat in "${seats[@]:1}"; do
+        device=${seat%:*}
         mkdir -p "device$device"
         (
             cd "device$device" || exit 1
             export RANK_TABLE_FILE=$tables/rank_table.json JOB_ID=$DLS_JOB_ID
-            export RANK_ID=${ranks[device]} DEVICE_ID=$device ASCEND_DEVICE_ID=$device
+            export RANK_ID=${seat#*:} DEVICE_ID=$device ASCEND_DEVICE_ID=$device
+            # With all devices up to its own visible, a device has the same number for runtimes that count the visible ones.
+            ASCEND_RT_VISIBLE_DEVICES=$(seq -s, 0 "$device")
+            export ASCEND_RT_VISIBLE_DEVICES
             exec python "$DLS_USER_JOB_DIR/$boot" "$@"
         ) < /dev/null > >(tee -a "$log") 2>&1 &
         pids+=($!)
@@ -51,8 +54,8 @@ dls_fix_dns
 unset_job_env_except_self "$DLS_JOB_ID"
 decrypt_dls_aes_env
 
-log=/tmp/dls-task-$DLS_TASK_INDEX.log
-downloads=/tmp/dls-downloader.log
+log=${TMPDIR:-/tmp}/dls-task-$DLS_TASK_INDEX.log
+downloads=${TMPDIR:-/tmp}/dls-downloader.log
 echo "user: $(id)"
 echo "pwd: $PWD"
 echo "app_url: $DLS_APP_URL"
