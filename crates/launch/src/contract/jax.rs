@@ -1,16 +1,18 @@
 //! JAX.
 //!
 //! `jax.distributed.initialize` reads JAX_COORDINATOR_ADDRESS (`host:port`) and JAX_LOCAL_DEVICE_IDS; how many processes
-//! there are and which one it is it only knows of Slurm, Open MPI and Kubernetes, so programs pass them on. They are here
-//! as JAX_NUM_PROCESSES and JAX_PROCESS_ID and under the names that Kubeflow's JAXJob has, without the prefix.
+//! there are and which one it is it only knows of Slurm, Open MPI and Kubernetes, and here of a shim. Most programs pass
+//! them on themselves: they are there as JAX_NUM_PROCESSES and JAX_PROCESS_ID, and without the prefix under the names that
+//! Kubeflow's JAXJob has.
 //!
 //! JAX has no launcher, so muster starts one process per device. All of them see all devices of the task, as NCCL is
 //! fastest that way, and JAX_LOCAL_DEVICE_IDS gives each its own, counted among the visible ones.
 
 use super::process::{self, host_port, variables};
-use crate::{Gang, Part, Plan, Port};
+use crate::{Gang, Part, Plan, Port, shim};
 
 pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
+    shim::sitecustomize(part);
     let first = &gang.members[0];
     let port = first.port(Port::Master);
     part.fact("JAX_COORDINATOR_ADDRESS", host_port(first.ip(), port));

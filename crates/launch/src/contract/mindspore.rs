@@ -22,7 +22,7 @@ use muster_model::spec::Command;
 use super::command::{Launch, interpreted, is_single};
 use super::process::{self, Place, Slot, variables};
 use crate::detect::Launcher;
-use crate::{Gang, Part, Plan, rank_table};
+use crate::{Gang, Part, Plan, rank_table, shim};
 
 const TABLE_A: &str = "/job/hccl_ms.json";
 const TABLE_B: &str = "/job/hccl_tf.json";
@@ -49,6 +49,7 @@ pub(super) fn words(plan: &Plan, argv: Vec<String>, place: &Place) -> Vec<String
 }
 
 pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
+    shim::sitecustomize(part);
     let tables = rank_table::applies(gang);
     if tables {
         part.file(TABLE_A, rank_table::a(gang));

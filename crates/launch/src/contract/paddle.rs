@@ -18,9 +18,10 @@ use muster_model::node::Vendor;
 use super::command::{Launch, is_single, typed};
 use super::process::{self, Slot, host_port, variables};
 use crate::detect::Launcher;
-use crate::{Gang, Member, Part, Plan, Port};
+use crate::{Gang, Member, Part, Plan, Port, shim};
 
 pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
+    shim::sitecustomize(part);
     let first = &gang.members[0];
     let member = &gang.members[rank as usize];
     part.fact("POD_IP", member.ip());

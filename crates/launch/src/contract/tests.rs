@@ -33,9 +33,14 @@ fn lines(part: &Part) -> Vec<String> {
     lines.extend(part.env.iter().map(|(name, value)| format!("{name}={value}")));
     lines.extend(part.defaults.iter().map(|(name, value)| format!("advice {name}={value}")));
     lines.extend(part.paths.iter().map(|(name, path)| format!("path {name}={path}")));
+    lines.extend(
+        part.surroundings.front.iter().map(|(name, front)| format!("front {name}={}", front.join(":"))),
+    );
     for file in &part.files {
         let kind = if file.executable { "program" } else { "file" };
-        lines.push(format!("{kind} {}\n    {}", file.path, file.content.trim_end().replace('\n', "\n    ")));
+        let content = file.content.trim_end().replace('\n', "\n    ");
+        let content = if file.path.starts_with("/muster/") { "(muster's)" } else { &content };
+        lines.push(format!("{kind} {}\n    {content}", file.path));
     }
     lines.push(format!("peers {}", part.peers));
     match &part.work {
