@@ -8,6 +8,8 @@
 //! that share a machine reach each other, so it is given the interface by name. It refuses to run as root unless two
 //! variables say that this is meant.
 
+use std::collections::BTreeSet;
+
 use muster_model::spec::Command;
 
 use super::command::{Launch, is_single};
@@ -55,12 +57,22 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     part.advice("PRTE_MCA_plm_ssh_args", "-o ConnectionAttempts=10");
     part.advice("I_MPI_HYDRA_BOOTSTRAP", "ssh");
     interface(gang, part);
+    if shares_a_machine(gang) {
+        part.advice("OMPI_MCA_btl", "tcp,self");
+    }
     if gang.members.iter().any(|member| member.account.uid == 0) {
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
             part.fact(name, 1);
             part.fact(format!("{name}_CONFIRM"), 1);
         }
     }
+}
+
+/// Whether two members are on one machine. To Open MPI they are two hosts, both of which number their processes from 0
+/// and name the memory that these share after the machine, the job and that number: they would write into each other's.
+fn shares_a_machine(gang: &Gang) -> bool {
+    let hosts: BTreeSet<&str> = gang.members.iter().map(|member| member.host.as_str()).collect();
+    hosts.len() < gang.members.len()
 }
 
 /// What rank 0 is told holds for all, so an interface is named only if it has the same name everywhere.

@@ -231,6 +231,15 @@ fn root_is_allowed_to_run_open_mpi() {
     assert_eq!(parts(&gang, None)[0].env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"], "1");
 }
 
+#[test]
+fn open_mpi_shares_no_memory_between_members_on_one_machine() {
+    let spec = spec(json!({"framework": "mpi", "nodes": 2, "processes": 2}));
+    let mut gang = gang(&spec);
+    assert_eq!(parts(&gang, None)[0].defaults.get("OMPI_MCA_btl"), None);
+    gang.members[1].host = gang.members[0].host.clone();
+    assert_eq!(parts(&gang, None)[0].defaults["OMPI_MCA_btl"], "tcp,self");
+}
+
 /// Variables that are the gang's, not a member's.
 const COMMON: [&str; 25] = [
     "MASTER_ADDR",
