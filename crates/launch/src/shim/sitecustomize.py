@@ -1,4 +1,4 @@
-"""Lets code that was written for other platforms and versions run unchanged; muster puts it first on a task's PYTHONPATH.
+"""Lets code that was written for other platforms and versions run unchanged. It is first on a task's PYTHONPATH.
 
 It mends three things, each only where it is certain to be wrong otherwise:
 
@@ -195,9 +195,10 @@ class Watcher:
 
 
 def guarded(mend):
+    """This is not the program, and must not end it."""
     try:
         mend()
-    except Exception as error:  # noqa: BLE001: this is not the program, and must not end it.
+    except Exception as error:
         say("%s: %s: %s" % (mend.__name__, type(error).__name__, error))
 
 
