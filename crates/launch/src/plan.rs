@@ -1,6 +1,7 @@
 //! What is decided before there are addresses: which contract, how many processes, who runs the command.
 
 use muster_model::launch::Process;
+use muster_model::node::Vendor;
 use muster_model::spec::Command;
 use muster_model::{AttemptId, CommandOn, Framework, JobSpec};
 
@@ -41,6 +42,8 @@ pub struct Plan {
     pub leader: bool,
     /// How many tasks there are.
     pub nodes: u32,
+    /// Whether its devices are, or may be, NVIDIA's.
+    pub nvidia: bool,
 }
 
 impl Plan {
@@ -52,6 +55,11 @@ impl Plan {
             launcher: detect::launcher(&spec.command),
             leader: spec.command_on == Some(CommandOn::First),
             nodes: spec.nodes,
+            nvidia: spec
+                .resources
+                .gpus
+                .as_ref()
+                .is_some_and(|request| request.count > 0 && request.vendor != Some(Vendor::Ascend)),
         }
     }
 

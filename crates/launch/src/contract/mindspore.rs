@@ -89,10 +89,11 @@ fn by_table(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
         let rank = if plan.processes as usize == numbers.len() { ranks[at] } else { slot.rank };
         device(rank, slot, numbers[at])
     });
-    if let Work::Run(processes) = &mut part.work
-        && locals > 1
-    {
-        for (process, number) in processes.iter_mut().zip(&numbers) {
+    let Work::Run(processes) = &mut part.work else { return };
+    for (process, number) in processes.iter_mut().zip(numbers) {
+        let visible: Vec<String> = (0..=number).map(|number| number.to_string()).collect();
+        process.env.insert("ASCEND_RT_VISIBLE_DEVICES".into(), visible.join(","));
+        if locals > 1 {
             process.dir = Some(format!("device{number}"));
         }
     }
@@ -100,16 +101,11 @@ fn by_table(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
 
 /// The variables of a process that has a device and a place in the table.
 fn device(rank: u32, slot: Slot, number: u32) -> BTreeMap<String, String> {
-    let mut env = variables([
+    variables([
         ("RANK_ID", rank.to_string()),
         ("DEVICE_ID", number.to_string()),
         ("DEVICE_INDEX", slot.local.to_string()),
-    ]);
-    if slot.locals > 1 {
-        let visible: Vec<String> = (0..=number).map(|number| number.to_string()).collect();
-        env.insert("ASCEND_RT_VISIBLE_DEVICES".into(), visible.join(","));
-    }
-    env
+    ])
 }
 
 fn by_scheduler(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {

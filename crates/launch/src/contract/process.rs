@@ -18,8 +18,6 @@ pub(super) struct Place {
     pub ssh_port: String,
     /// The task.
     pub rank: String,
-    /// Whether every task has NVIDIA devices.
-    pub nvidia: bool,
 }
 
 impl Place {
@@ -31,7 +29,6 @@ impl Place {
             port: name("$MASTER_PORT"),
             ssh_port: name("$MUSTER_SSH_PORT"),
             rank: name("$MUSTER_RANK"),
-            nvidia: false,
         }
     }
 
@@ -43,7 +40,6 @@ impl Place {
             port: first.port(Port::Master).to_string(),
             ssh_port: first.port(Port::Ssh).to_string(),
             rank: rank.to_string(),
-            nvidia: gang.members.iter().all(|member| super::has(member, muster_model::node::Vendor::Nvidia)),
         }
     }
 }

@@ -76,7 +76,7 @@ fn accelerate(plan: &Plan, argv: &[String], place: &Place) -> Vec<String> {
     // It finds out by itself that there are several processes only where there are several devices on this host. A
     // configuration file, and any other kind of training, says it otherwise.
     let kinds = ["multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file"];
-    if place.nvidia && plan.world() > 1 && !launch.gives(&kinds) {
+    if plan.nvidia && plan.world() > 1 && !launch.gives(&kinds) {
         launch.switch("--multi_gpu");
     }
     launch.words()
