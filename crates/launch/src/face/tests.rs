@@ -104,7 +104,10 @@ fn what_each_face_gives() {
 /// A command of a seed runs on this gang: what it expects is there.
 #[test]
 fn the_horovod_line_of_seed_002_has_all_it_names() {
-    let spec = spec(json!({"nodes": 2, "resources": {"gpus": 8}, "faces": ["dlws"], "command_on": "first"}));
+    let line = "cd ~ && mkdir -p ~/checkpoints && horovodrun -np 16 -hostfile /home/${DLWS_USER_NAME}/ib_config \
+                -p $DLWS_SD_worker0_SSH_PORT --network-interface ib0 python /examples/tensorflow2_keras_mnist.py \
+                ~/checkpoints/ ~/tensorboard/${DLWS_JOB_ID}/logs/ && sleep infinity";
+    let spec = spec(json!({"nodes": 2, "resources": {"gpus": 8}, "command": line}));
     let mut gang = gang(&spec);
     gang.members[1].address.infiniband = Some([172, 16, 0, 2].into());
     let parts = parts(&gang);

@@ -8,7 +8,8 @@ use super::{a, applies, b, c, d, ranks};
 use crate::Gang;
 use crate::tests::{ascend_gang, spec};
 
-const SEED: &str = include_str!("seed.json");
+/// The table of seed 002, which is also an example.
+const SEED: &str = include_str!("../../../../examples/compat/apulis-mindspore/hccl.json");
 
 /// The two Atlas servers of seed 002.
 fn with_the_addresses_of_the_seed(gang: &mut Gang) {

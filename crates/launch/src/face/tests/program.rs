@@ -13,6 +13,9 @@ use super::job;
 use crate::tests::{ascend_gang, gang};
 use crate::{Gang, Part, parts};
 
+/// The script of seed 004, which is also an example.
+const RUN: &str = include_str!("../../../../../examples/compat/modelarts-paddle/run.sh");
+
 /// A python that says how it was called.
 const RECORDER: &str =
     "#!/bin/sh\necho \"python $*\"\nenv | grep -E '^(RANK|DEVICE|ASCEND)_' | sort\nexit \"${CODE:-0}\"\n";
@@ -79,7 +82,7 @@ fn put(path: &Path, content: &str, executable: bool) {
 fn the_start_command_of_seed_004_runs_its_script() {
     let spec = job(Face::Modelarts, 2, "8");
     let place = Place::of(&gang(&spec), 1);
-    put(&place.work().join("run.sh"), include_str!("seed_004_run.sh"), false);
+    put(&place.work().join("run.sh"), RUN, false);
     let command = "bash /home/work/run_train.sh python /home/work/user-job-dir/run.sh";
     let (code, text) = place.run(command, &[("CODE", "3")]);
     let launch = "python -m paddle.distributed.launch --cluster_node_ips=10.0.0.1:10002,10.0.0.2:10102 \
