@@ -26,6 +26,8 @@ use muster_model::node::{Account, Device};
 use muster_model::task::Address;
 use muster_model::{AttemptId, JobSpec};
 
+use rank_table::{Form, Tables};
+
 pub use plan::{Plan, ports, settle, shared_port};
 
 /// A gang that is whole: every member's address is known.
@@ -104,6 +106,8 @@ pub struct Part {
     pub work: Work,
     /// Whether members start processes on each other.
     pub peers: bool,
+    /// Files, by their place among the others, that are rank tables, to be filled in when everything else is there.
+    tables: Vec<(usize, Form)>,
 }
 
 impl Part {
@@ -135,6 +139,12 @@ impl Part {
 
     fn file(&mut self, path: impl Into<String>, content: impl Into<String>) {
         self.put(LaunchFile { path: path.into(), content: content.into(), executable: false });
+    }
+
+    /// A file that is a rank table.
+    fn table(&mut self, path: impl Into<String>, form: Form) {
+        self.tables.push((self.files.len(), form));
+        self.file(path, "");
     }
 
     fn program(&mut self, path: impl Into<String>, content: impl Into<String>) {
@@ -170,10 +180,39 @@ pub fn names(gang: &Gang, rank: u32) -> Vec<String> {
     names
 }
 
-/// Every member's part, by rank.
+/// Every member's part, by rank. Those of a large gang are better asked for one by one, with [`Parts`].
 pub fn parts(gang: &Gang) -> Vec<Part> {
-    let plan = Plan::of(gang.spec);
-    (0..).zip(&gang.members).map(|(rank, _)| part(gang, &plan, rank)).collect()
+    let parts = Parts::of(gang);
+    (0..).zip(&gang.members).map(|(rank, _)| parts.part(rank)).collect()
+}
+
+/// The parts of a gang's members, each made when it is asked for: every one tells of the whole gang, so all at once are
+/// large.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    gang: &'a Gang<'a>,
+    plan: Plan,
+    tables: Tables,
+}
+
+impl<'a> Parts<'a> {
+    /// Those of a gang.
+    pub fn of(gang: &'a Gang<'a>) -> Self {
+        Self::with(gang, Plan::of(gang.spec))
+    }
+
+    fn with(gang: &'a Gang<'a>, plan: Plan) -> Self {
+        Self { gang, plan, tables: Tables::default() }
+    }
+
+    /// A member's.
+    pub fn part(&self, rank: u32) -> Part {
+        let mut part = part(self.gang, &self.plan, rank);
+        for (at, form) in part.tables.drain(..) {
+            part.files[at].content = self.tables.get(self.gang, form).to_owned();
+        }
+        part
+    }
 }
 
 fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
@@ -185,6 +224,7 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
         surroundings: Surroundings::default(),
         work: Work::Run(vec![plan.process(&gang.spec.command)]),
         peers: false,
+        tables: Vec::new(),
     };
     base::add(gang, rank, &mut part);
     network::add(gang, rank, &mut part);

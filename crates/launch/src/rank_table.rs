@@ -6,12 +6,42 @@
 //! A device without an address of its own has an empty one: Huawei allows that within one server, and older readers want
 //! the field. Tables are always `completed`: they are written when every address is known.
 
+use std::cell::OnceCell;
+
 use muster_model::node::{Device, Vendor};
 use serde::Serialize;
 
 use crate::Gang;
 
 const COMPLETED: &str = "completed";
+
+/// Which of the forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// See [`a`].
+    A,
+    /// See [`b`].
+    B,
+    /// See [`c`].
+    C,
+    /// See [`d`].
+    D,
+}
+
+/// The tables of a gang, each written once however many members read it: they are long, and every member is in them.
+#[derive(Debug, Default)]
+pub(crate) struct Tables([OnceCell<String>; 4]);
+
+impl Tables {
+    pub(crate) fn get(&self, gang: &Gang, form: Form) -> &str {
+        self.0[form as usize].get_or_init(|| match form {
+            Form::A => a(gang),
+            Form::B => b(gang),
+            Form::C => c(gang),
+            Form::D => d(gang),
+        })
+    }
+}
 
 /// Whether there is a table to write: every member has Ascend devices.
 pub fn applies(gang: &Gang) -> bool {

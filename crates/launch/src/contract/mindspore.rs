@@ -22,6 +22,7 @@ use muster_model::spec::Command;
 use super::command::{Launch, interpreted, is_single};
 use super::process::{self, Place, Slot, variables};
 use crate::detect::Launcher;
+use crate::rank_table::Form;
 use crate::{Gang, Part, Plan, rank_table, shim};
 
 const TABLE_A: &str = "/job/hccl_ms.json";
@@ -52,10 +53,10 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     shim::sitecustomize(part);
     let tables = rank_table::applies(gang);
     if tables {
-        part.file(TABLE_A, rank_table::a(gang));
-        part.file(TABLE_B, rank_table::b(gang));
-        part.file(TABLE_C, rank_table::c(gang));
-        part.file(TABLE_D, rank_table::d(gang));
+        part.table(TABLE_A, Form::A);
+        part.table(TABLE_B, Form::B);
+        part.table(TABLE_C, Form::C);
+        part.table(TABLE_D, Form::D);
     }
     if plan.launcher == Some(Launcher::Msrun) {
         return msrun(gang, plan, rank, part);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::detect::Launcher;
 use crate::tests::{ascend_gang, gang, spec};
-use crate::{Gang, Part, Plan, part};
+use crate::{Gang, Part, Parts, Plan};
 
 const SHAPES: [(u32, u32); 4] = [(1, 1), (1, 8), (2, 8), (3, 4)];
 
@@ -65,7 +65,8 @@ fn line(process: &Process) -> String {
 fn parts(gang: &Gang, launcher: Option<Launcher>) -> Vec<Part> {
     let mut plan = Plan { launcher, ..Plan::of(gang.spec) };
     plan.leader = super::leads(&plan);
-    (0..gang.members.len() as u32).map(|rank| part(gang, &plan, rank)).collect()
+    let parts = Parts::with(gang, plan);
+    (0..gang.members.len() as u32).map(|rank| parts.part(rank)).collect()
 }
 
 fn golden(name: &str, fields: &Value, launcher: Option<Launcher>) {

@@ -15,6 +15,7 @@ use muster_model::Framework;
 use muster_model::launch::Host;
 use muster_model::node::Vendor;
 
+use crate::rank_table::Form;
 use crate::{Gang, Member, Part, Port, rank_table, shim};
 
 const TRAIN: &str = include_str!("dlws/train.sh");
@@ -155,8 +156,8 @@ fn devices(gang: &Gang, rank: u32, part: &mut Part) {
     let size = rank_table::size(gang).to_string();
     let train = TRAIN.replace("@RANKS@", &ranks.join(" ")).replace("@RANK_SIZE@", &size);
     part.program(format!("{dir}/train.sh"), train);
-    part.file(format!("{dir}/hccl_ms.json"), rank_table::a(gang));
-    part.file(format!("{dir}/hccl_tf.json"), rank_table::b(gang));
+    part.table(format!("{dir}/hccl_ms.json"), Form::A);
+    part.table(format!("{dir}/hccl_tf.json"), Form::B);
     part.file(format!("{dir}/setup_environment_done"), "");
 }
 

@@ -12,6 +12,7 @@
 use muster_model::launch::{Host, Work};
 use muster_model::node::Vendor;
 
+use crate::rank_table::Form;
 use crate::{Gang, Member, Part, Port, rank_table, shim};
 
 const RUN_TRAIN: &str = include_str!("modelarts/run_train.sh");
@@ -105,9 +106,9 @@ fn devices(gang: &Gang, rank: u32, part: &mut Part) {
         .zip(rank_table::ranks(gang, rank as usize))
         .map(|((number, _), rank)| format!("{number}:{rank}"))
         .collect();
-    part.file(format!("{RANK_TABLE_DIR}/jobstart_hccl.json"), rank_table::b(gang));
+    part.table(format!("{RANK_TABLE_DIR}/jobstart_hccl.json"), Form::B);
     // For the start script, which makes a process of each device: the table that they read, and the ranks here.
-    part.file(format!("{RANK_TABLE_DIR}/rank_table.json"), rank_table::c(gang));
+    part.table(format!("{RANK_TABLE_DIR}/rank_table.json"), Form::C);
     part.file(format!("{RANK_TABLE_DIR}/ranks"), format!("{} {}\n", rank_table::size(gang), seats.join(" ")));
     // The platform has a directory here, for a script that starts the processes; a process that muster starts reads a file.
     if !reads_table(part) {

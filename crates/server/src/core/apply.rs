@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_api::problem::{Code, Problem};
-use muster_launch::{Gang, Member, Part, Port};
+use muster_launch::{Gang, Member, Part, Parts, Port};
 use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::job::{Effect, Event, Invalid, State};
 use muster_model::launch::{Peer, Peers};
@@ -197,10 +197,10 @@ impl Core {
                 return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
             }
         };
-        let parts = muster_launch::parts(&gang);
-        let peers = parts.iter().any(|part| part.peers).then(|| self.peers(&gang));
+        let parts = Parts::of(&gang);
+        let all = self.peers(&gang);
         for rank in ranks {
-            let Part { env, defaults, paths, files, surroundings, work, .. } = parts[*rank as usize].clone();
+            let Part { env, defaults, paths, files, surroundings, work, peers, .. } = parts.part(*rank);
             // What the platform knows goes on top of what people say, and that on top of what the platform advises.
             let mut whole = defaults;
             whole.extend(environment.clone());
@@ -214,7 +214,7 @@ impl Core {
                 paths,
                 files,
                 surroundings,
-                peers: peers.clone(),
+                peers: peers.then(|| all.clone()),
                 timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
                 grace_ms: live.spec.grace.as_millis() as u64,
             };
