@@ -1,7 +1,5 @@
 //! The core on its own, turn by turn: a real store, agents played by the test.
 
-use std::net::IpAddr;
-
 use muster_engine::local::{self, Local};
 use muster_link::message::{Hello, PROTOCOL, ReportPhase, TaskReport, ToAgent, ToServer};
 use muster_model::job::State;

@@ -199,8 +199,6 @@ fn read_machine(columns: &mut Columns) -> Result<Job> {
     })
 }
 
-/// The rules a job of this spec follows.
-
 fn read_task(row: &Row) -> Result<Task> {
     let columns = &mut Columns::new(row);
     Ok(Task {
