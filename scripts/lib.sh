@@ -88,8 +88,9 @@ venv() {
             die "pip could not install $requirements"
         fi
         rm -f "$log"
-        touch "$folder/.complete"
     fi
+    # Its date says when it was last used.
+    touch "$folder/.complete"
     printf '%s\n' "$folder"
 }
 
@@ -149,4 +150,23 @@ steps_passed() {
         printf '\nfailed: %s\n' "$(printf '%s, ' "${FAILED_STEPS[@]}" | sed 's/, $//')" >&2
         return 1
     fi
+}
+
+# example_environments: makes the Python environment of every framework's example, and sets MUSTER_EXAMPLE_<NAME> to where it
+# is, which is where the tests look for it. The first time this fetches 5 GB; they take 10 GB.
+example_environments() {
+    local requirements name folder
+    need_python
+    # MindSpore, and the NumPy that it was built for, have packages for these alone.
+    python3 -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' ||
+        die "python3 is $(python3 -V 2>&1); the examples' packages are for Python 3.11 and 3.12" \
+            "put one of these first on PATH as python3 (Debian 12 has 3.11; pyenv install 3.11)"
+    apt_need mpirun openmpi-bin || die "mpirun is not installed, which examples/mpi4py needs" "Debian: apt-get install openmpi-bin"
+    for requirements in "$ROOT"/examples/*/requirements.txt; do
+        name="$(basename "$(dirname "$requirements")")"
+        folder="$(venv "$name" "$requirements")" || return 1
+        export "MUSTER_EXAMPLE_${name^^}=$folder"
+    done
+    # A changed pin makes a new environment, and these are large: what nobody has used for a month goes.
+    find "$CACHE/venv" -mindepth 2 -maxdepth 2 -name .complete -mtime +30 -printf '%h\0' | xargs -0 -r rm -rf
 }

@@ -45,6 +45,8 @@ fuzz_api() {
 part "static checks" scripts/check.sh --static
 say "checking licences, bans and sources (the first time builds cargo-deny: some minutes)"
 step "licences, bans and sources" licences
+say "making the Python environments of the examples (the first time fetches 5 GB)"
+step "the examples' Python environments" example_environments
 part "the test runner" python3 scripts/test.py run
 say "sending the API what its document says, and what it does not"
 step "the API keeps to its document" fuzz_api

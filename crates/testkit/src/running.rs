@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -96,19 +96,24 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self) -> Finished {
+    pub fn finish(self) -> Finished {
+        self.finish_within(DEADLINE)
+    }
+
+    /// Waits for its end, for as long as this.
+    pub fn finish_within(mut self, deadline: Duration) -> Finished {
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 break status;
             }
             assert!(
-                begun.elapsed() < DEADLINE,
+                begun.elapsed() < deadline,
                 "it did not end\n--- stdout\n{}\n--- stderr\n{}",
                 self.out(),
                 self.err()
             );
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(2));
         };
         Finished { status, stdout: self.stdout.all(), stderr: self.stderr.all() }
     }

@@ -10,6 +10,7 @@ mod disk;
 mod docs;
 mod doctor;
 mod files;
+mod frameworks;
 mod gang;
 mod init;
 mod logs;

@@ -1,0 +1,105 @@
+//! The examples: every framework trains on two tasks without being told how, and all ranks end with the same parameters.
+//!
+//! Their Python environments are large, so they are made once: `scripts/test.sh` does it and says where they are.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use muster_testkit::{DEADLINE, Finished, Home, Running};
+
+use crate::home;
+
+/// Each of them keeps a small machine busy by itself: two at once only wait for each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The Python environment of an example.
+fn environment(example: &str) -> PathBuf {
+    let variable = format!("MUSTER_EXAMPLE_{}", example.to_uppercase());
+    let folder = std::env::var_os(&variable).map(PathBuf::from);
+    let folder = folder.filter(|folder| folder.join("bin/python").exists());
+    folder.unwrap_or_else(|| {
+        panic!(
+            "{variable} names no Python environment; make those of the examples with `eval \"$(scripts/examples.sh)\"`"
+        )
+    })
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory of the example");
+    for entry in std::fs::read_dir(from).expect("an example") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            std::fs::copy(&path, &target).expect("a file of the example");
+        }
+    }
+}
+
+/// Runs the job file of an example, with these folders in front of PATH.
+fn run(home: &Home, example: &str, in_front: &[PathBuf], variables: &[(&str, PathBuf)]) -> Finished {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    copy(&examples.join(example), &home.work());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = in_front.iter().cloned().chain(std::env::split_paths(&path));
+    let mut command = home.command(["run", "-f", "job.yaml"]);
+    command.env("PATH", std::env::join_paths(folders).expect("a PATH"));
+    // What the shell of whoever runs the tests has would be taken for the user's wish.
+    command.env("PYTHONPATH", OsString::new());
+    for (name, value) in variables {
+        command.env(name, value);
+    }
+    let finished = Running::start(command).finish_within(4 * DEADLINE);
+    assert_eq!(finished.code(), 0, "{}\n{}", finished.out(), finished.err());
+    finished
+}
+
+/// What follows `start` in every line that has it.
+fn lines_with<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| line.split_once(start).map(|(_, rest)| rest))
+}
+
+/// Runs an example, whose loss must fall and whose ranks must agree.
+fn trains(example: &str) {
+    let _alone = alone();
+    let home = home();
+    let output = run(&home, example, &[environment(example).join("bin")], &[]).out();
+    let losses: Vec<f64> = lines_with(&output, "epoch ")
+        .map(|line| line.rsplit(' ').next().and_then(|loss| loss.parse().ok()).expect("a loss"))
+        .collect();
+    assert_eq!(losses.len(), 5, "five epochs, told by one rank: {output}");
+    assert!(losses[4] < losses[0] / 2.0, "the loss falls: {losses:?}");
+    let ends: BTreeMap<&str, &str> = lines_with(&output, "rank ")
+        .filter_map(|line| line.split_once(" of 2: final loss "))
+        .map(|(rank, rest)| (rank, rest.rsplit(' ').next().expect("a checksum")))
+        .collect();
+    assert_eq!(ends.keys().copied().collect::<Vec<_>>(), ["0", "1"], "every rank ends: {output}");
+    assert_eq!(ends["0"], ends["1"], "the ranks agree: {output}");
+    assert_eq!(ends["0"].len(), 8, "a checksum: {output}");
+}
+
+#[test]
+fn pytorch_trains_on_two_tasks() {
+    trains("pytorch");
+}
+
+#[test]
+fn jax_trains_on_two_tasks() {
+    trains("jax");
+}
+
+#[test]
+fn tensorflow_trains_on_two_tasks() {
+    trains("tensorflow");
+}
+
+#[test]
+fn paddle_trains_on_two_tasks() {
+    trains("paddle");
+}
