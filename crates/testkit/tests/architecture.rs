@@ -26,7 +26,8 @@ const RULES: &[(&str, MaySee)] = &[
     ("engine", Only(&["model"])),
     ("link", Only(&["model"])),
     ("api", Only(&["model"])),
-    ("agent", Only(&["model", "bundle", "link"])),
+    ("ssh", Only(&["model"])),
+    ("agent", Only(&["model", "bundle", "link", "ssh"])),
     ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "bundle", "link"])),
     // The client knows the server by its API alone: what it needs of the model, `api` re-exports.
     ("cli", Only(&["api", "bundle"])),

@@ -1,0 +1,145 @@
+//! The files of a task through which its peers come in and it goes out.
+//!
+//! | file | for | says |
+//! | --- | --- | --- |
+//! | `listen.json` | the server | where to listen, and the gang's secret |
+//! | `config` | `ssh` | every member by its names, and which key to show |
+//! | `id` | `ssh` | that key |
+//! | `known_hosts` | `ssh` | the key of every member, so that nobody is asked to trust it |
+//! | `bin/ssh`, `bin/scp`, … | the task's `PATH` | the same program as ever, with that `config` |
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use muster_model::launch::Peers;
+use russh::keys::ssh_key::LineEnding;
+use serde::{Deserialize, Serialize};
+
+use crate::keys;
+
+const LISTEN: &str = "listen.json";
+/// Programs that ask for a configuration with `-F`, and use it to reach hosts.
+const PROGRAMS: [&str; 3] = ["ssh", "scp", "sftp"];
+
+/// Why there is no door.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A key could not be made.
+    #[error(transparent)]
+    Key(#[from] keys::Error),
+    /// A file could not be written or read.
+    #[error("the files of its ssh")]
+    Io(#[from] io::Error),
+}
+
+impl From<russh::keys::ssh_key::Error> for Error {
+    fn from(error: russh::keys::ssh_key::Error) -> Self {
+        Self::Key(error.into())
+    }
+}
+
+/// Where a task's server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listen {
+    pub address: SocketAddr,
+    pub secret: String,
+}
+
+/// A door that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Door {
+    dir: PathBuf,
+}
+
+impl Door {
+    /// Makes the files in `dir` for the member with this address. Made again, they are the same.
+    pub fn make(dir: &Path, peers: &Peers, own: IpAddr, user: &str) -> Result<Door, Error> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("bin"))?;
+        let door = Door { dir: dir.to_owned() };
+        let port = peers.members.iter().find(|peer| peer.ip == own).map_or(0, |peer| peer.port);
+        let listen = Listen { address: SocketAddr::new(own, port), secret: peers.secret.clone() };
+        door.write(LISTEN, &serde_json::to_string(&listen).map_err(io::Error::from)?, 0o600)?;
+        door.write("id", &keys::client(&peers.secret)?.to_openssh(LineEnding::LF)?, 0o600)?;
+        door.write("known_hosts", &known_hosts(peers)?, 0o600)?;
+        door.write("config", &door.config(peers, user), 0o600)?;
+        for program in PROGRAMS {
+            door.write(&format!("bin/{program}"), &door.wrapper(program), 0o700)?;
+        }
+        Ok(door)
+    }
+
+    /// The directory that comes first on the task's `PATH`.
+    pub fn bin(&self) -> PathBuf {
+        self.dir.join("bin")
+    }
+
+    /// What `ssh -F` takes.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.join("config")
+    }
+
+    pub(crate) fn read(dir: &Path) -> io::Result<Listen> {
+        Ok(serde_json::from_slice(&fs::read(dir.join(LISTEN))?)?)
+    }
+
+    fn config(&self, peers: &Peers, user: &str) -> String {
+        let quoted = |name: &str| format!("\"{}\"", self.dir.join(name).display());
+        let mut config = String::from("# Made by muster for this job, and gone with it.\n");
+        for peer in &peers.members {
+            // The address is a name too: hostfiles and MPI's own messages have it.
+            let names = [peer.names.join(" "), peer.ip.to_string()].join(" ");
+            config += &format!(
+                "Host {names}\n  HostName {}\n  Port {}\n  HostKeyAlias muster\n",
+                peer.ip, peer.port
+            );
+            config += &format!("  User {user}\n  IdentityFile {}\n  IdentitiesOnly yes\n", quoted("id"));
+            config += &format!(
+                "  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n",
+                quoted("known_hosts")
+            );
+            config += "  StrictHostKeyChecking yes\n  ConnectionAttempts 30\n  PasswordAuthentication no\n  BatchMode yes\n  LogLevel ERROR\n";
+        }
+        // A peer may be a moment later than the command that calls it: hence the attempts, a second apart. Other hosts are reached as ever.
+        config + "Match all\nInclude ~/.ssh/config\nInclude /etc/ssh/ssh_config\n"
+    }
+
+    /// The real program is whatever comes after us on the `PATH`. One without a configuration of its own gets ours.
+    fn wrapper(&self, program: &str) -> String {
+        let (bin, config) = (shell_word(&self.bin()), shell_word(&self.config_file()));
+        format!(
+            r#"#!/bin/sh
+# Made by muster: {program}, with the members of this job in its configuration.
+own={bin}
+rest=
+IFS=:
+for dir in $PATH; do
+  [ "$dir" = "$own" ] || rest="$rest${{rest:+:}}$dir"
+done
+unset IFS
+PATH="$rest" real=$(PATH="$rest" command -v {program}) || {{
+  echo "{program}: not found on this machine; install an OpenSSH client (Debian: apt-get install openssh-client)" >&2
+  exit 127
+}}
+exec "$real" -F {config} "$@"
+"#
+        )
+    }
+
+    fn write(&self, name: &str, text: &str, mode: u32) -> io::Result<()> {
+        let (path, new) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(mode).open(&new)?.write_all(text.as_bytes())?;
+        fs::rename(new, path)
+    }
+}
+
+fn known_hosts(peers: &Peers) -> Result<String, Error> {
+    Ok(format!("muster {}\n", keys::host(&peers.secret)?.public_key().to_openssh()?))
+}
+
+fn shell_word(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
