@@ -10,24 +10,27 @@
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use muster_model::bundle::{Chunk, Manifest};
 use rustix::io::Errno;
 
 use crate::cut;
 use crate::listing::{self, Entry, Kind, Time};
 
+mod block;
 mod folder;
 mod plan;
 #[cfg(test)]
 mod tests;
 
+use block::{Block, Blocks};
 pub use folder::Folder;
 use plan::{Piece, Place, Plan};
 
 /// How often a file is read before it is said that it changes all the time.
 const TRIES: u32 = 4;
 /// How much is read at once where everything is: little is moved, and memory stays small.
-const MOST_AHEAD: usize = 4 * cut::MAX;
+pub const MOST_AHEAD: usize = 4 * cut::MAX;
 /// A file that was written so shortly before it was read may be written again without a newer time: clocks of file
 /// systems are coarse.
 const YOUNG: i128 = 2_000_000_000;
@@ -128,7 +131,9 @@ pub struct Packed {
     /// Its name and length.
     pub chunk: Chunk,
     /// Its content; none where it is known from before and nothing was read.
-    pub content: Option<Vec<u8>>,
+    ///
+    /// It shares a block of up to [`MOST_AHEAD`] bytes with its neighbours, which is used again once all are dropped.
+    pub content: Option<Bytes>,
 }
 
 /// Everything about a tree that was packed.
@@ -149,9 +154,9 @@ pub struct Packer<S: Source> {
     plan: Plan,
     /// Where the next chunk begins.
     at: Place,
-    /// What was read and not yet cut, from `start` on; it ends at `ahead`.
-    buffer: Vec<u8>,
-    start: usize,
+    /// What was read and not yet cut; it ends at `ahead`, as does the block while it is being filled.
+    uncut: Bytes,
+    blocks: Blocks,
     ahead: Place,
     /// How much to read at once: little at first, because old chunks may follow soon.
     appetite: usize,
@@ -181,8 +186,8 @@ impl<S: Source> Packer<S> {
             found,
             plan,
             at: Place::default(),
-            buffer: Vec::new(),
-            start: 0,
+            uncut: Bytes::new(),
+            blocks: Blocks::default(),
             ahead: Place::default(),
             appetite: cut::MAX,
             open: None,
@@ -201,8 +206,7 @@ impl<S: Source> Packer<S> {
     pub fn next(&mut self) -> Result<Option<Packed>, Error> {
         if let Some(chunk) = self.plan.reusable(self.at) {
             self.leave()?;
-            self.buffer.clear();
-            self.start = 0;
+            self.uncut.clear();
             self.at = self.plan.advanced(self.at, chunk.bytes);
             self.ahead = self.at;
             self.appetite = cut::MAX;
@@ -211,9 +215,8 @@ impl<S: Source> Packer<S> {
         }
         self.fill()?;
         let is_end = self.ahead.piece == self.plan.pieces.len();
-        let Some(length) = cut::next(&self.buffer[self.start..], is_end) else { return Ok(None) };
-        let content = self.buffer[self.start..self.start + length].to_vec();
-        self.start += length;
+        let Some(length) = cut::next(&self.uncut, is_end) else { return Ok(None) };
+        let content = self.uncut.split_to(length);
         self.at = self.plan.advanced(self.at, length as u64);
         self.appetite = (2 * self.appetite).min(MOST_AHEAD);
         let chunk = Chunk { id: crate::chunk::id(&content), bytes: length as u64 };
@@ -233,34 +236,36 @@ impl<S: Source> Packer<S> {
 
     /// Reads until a cut is certain.
     fn fill(&mut self) -> Result<(), Error> {
-        if self.buffer.len() - self.start >= cut::MAX {
+        if self.uncut.len() >= cut::MAX || self.ahead.piece == self.plan.pieces.len() {
             return Ok(());
         }
-        self.buffer.drain(..self.start);
-        self.start = 0;
-        while self.buffer.len() < self.appetite && self.ahead.piece < self.plan.pieces.len() {
-            self.read_piece()?;
+        let mut block = self.blocks.take(self.appetite);
+        block.push(&std::mem::take(&mut self.uncut));
+        while !block.room().is_empty() && self.ahead.piece < self.plan.pieces.len() {
+            self.read_piece(&mut block)?;
         }
+        self.uncut = block.freeze();
         Ok(())
     }
 
     /// Reads on in one file: to its end, or as far as there is room.
-    fn read_piece(&mut self) -> Result<(), Error> {
+    fn read_piece(&mut self, block: &mut Block) -> Result<(), Error> {
         let index = self.ahead.piece;
         if self.open.as_ref().is_none_or(|open| open.piece != index) {
             self.open_piece(index)?;
         }
         let piece = self.plan.pieces[index];
-        let from = self.buffer.len();
-        let wanted = (piece.size - self.ahead.offset).min((self.appetite - from) as u64) as usize;
-        self.buffer.resize(from + wanted, 0);
+        let wanted = (piece.size - self.ahead.offset).min(block.room().len() as u64) as usize;
         let Some(open) = &self.open else { return Ok(()) };
         let mut done = 0;
         while done < wanted {
             let offset = self.ahead.offset + done as u64;
-            match self.source.read_at(&open.file, &mut self.buffer[from + done..], offset) {
+            match self.source.read_at(&open.file, &mut block.room()[..wanted - done], offset) {
                 Ok(0) => break,
-                Ok(length) => done += length,
+                Ok(length) => {
+                    block.add(length);
+                    done += length;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(Error::Read { path: self.path(index), source }),
             }
@@ -268,6 +273,7 @@ impl<S: Source> Packer<S> {
         self.bytes_read += done as u64;
         let is_whole = self.ahead.offset + wanted as u64 == piece.size;
         if done < wanted || is_whole && !self.is_unchanged(index)? {
+            block.clear();
             return self.read_again(index);
         }
         self.ahead.offset += wanted as u64;
@@ -344,8 +350,7 @@ impl<S: Source> Packer<S> {
         }
         let (at, chunks) = open.mark;
         self.content.truncate(chunks);
-        self.buffer.clear();
-        self.start = 0;
+        self.uncut.clear();
         self.at = at;
         self.ahead = at;
         Ok(())

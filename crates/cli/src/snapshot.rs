@@ -173,7 +173,7 @@ async fn try_upload(
     let diff_id = diff.as_ref().map(|(id, _)| id.clone());
     let is_diff_known = diff_id.is_some() && diff_id == last_diff;
     if let Some((id, content)) = diff.filter(|_| !is_diff_known) {
-        taken.rest.push(id, content);
+        taken.rest.push(id, content.into());
     }
     courier.send(std::mem::take(&mut taken.rest)).await?;
     if !is_known {

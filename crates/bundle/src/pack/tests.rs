@@ -89,7 +89,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Packs it all, and makes sure that the chunks give the content.
-fn pack(tree: &Memory, known: Option<&Index>) -> (Tree, u64, HashMap<ChunkId, Vec<u8>>) {
+fn pack(tree: &Memory, known: Option<&Index>) -> (Tree, u64, HashMap<ChunkId, Bytes>) {
     let known =
         known.map_or_else(Known::default, |index| Known { files: &index.files, content: &index.content });
     let mut packer = Packer::new(tree, tree.found(), known);

@@ -18,8 +18,9 @@ use crate::error;
 use crate::progress::Bar;
 use crate::session::Session;
 
-/// Batches on their way at a time: while one is compressed, another travels.
-const IN_FLIGHT: usize = 2;
+/// Batches on their way at a time: while one is compressed, another travels, and the server waits for its disk with a
+/// third.
+const IN_FLIGHT: usize = 3;
 /// So little is sent without asking whether it is there: the question would take as long.
 const UNASKED: usize = 1 << 20;
 /// So little is compressed in place: another thread would take as long to start.
@@ -96,9 +97,10 @@ impl<'a, F: AsyncFn() -> Result<(), error::Error>> Courier<'a, F> {
 
 /// Where the way costs nothing, compressing costs more than it saves.
 fn raw(batch: Batch) -> Vec<Bytes> {
-    let pieces = batch.chunks.into_iter().flat_map(|(id, content)| {
-        [Bytes::copy_from_slice(&chunk::raw_head(&id, &content)), Bytes::from(content)]
-    });
+    let pieces = batch
+        .chunks
+        .into_iter()
+        .flat_map(|(id, content)| [Bytes::copy_from_slice(&chunk::raw_head(&id, &content)), content]);
     pieces.collect()
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use muster_api::model::ChunkId;
 use muster_api::model::bundle::Manifest;
 use muster_bundle::listing;
@@ -15,6 +16,9 @@ use super::{Error, Trust, remark};
 
 /// A batch leaves when it has so many bytes: several are in memory at a time, and less would cost more requests.
 const BATCH: usize = 8 << 20;
+/// A batch leaves when it spans so many bytes of the tree, however few of them are in it: each chunk keeps the block in
+/// memory that it was read into.
+const SPAN: usize = 4 * BATCH;
 
 /// What to read, and how.
 pub(super) struct Order {
@@ -37,12 +41,12 @@ pub(super) enum Message {
 /// Chunks that the server may lack.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    pub chunks: Vec<(ChunkId, Vec<u8>)>,
+    pub chunks: Vec<(ChunkId, Bytes)>,
     pub bytes: usize,
 }
 
 impl Batch {
-    pub fn push(&mut self, id: ChunkId, content: Vec<u8>) {
+    pub fn push(&mut self, id: ChunkId, content: Bytes) {
         self.bytes += content.len();
         self.chunks.push((id, content));
     }
@@ -82,8 +86,11 @@ impl Order {
 
 /// Reads a tree.
 pub(super) fn take(order: &Order, out: &mpsc::Sender<Message>) -> Result<Taken, Error> {
-    let index = order.remembered().unwrap_or_default();
-    let Tree { found, skipped } = walk::walk(&order.root, &order.leave_out, index.files.len())?;
+    let remembered = order.remembered();
+    // The first time it may be anything, and what two threads cost is paid once.
+    let expected = remembered.as_ref().map_or(usize::MAX, |index| index.files.len());
+    let index = remembered.unwrap_or_default();
+    let Tree { found, skipped } = walk::walk(&order.root, &order.leave_out, expected)?;
     let changed = changed(&found, &index);
     if changed.files && !order.is_repeated {
         remark::on_size(&found);
@@ -105,11 +112,10 @@ pub(super) fn take(order: &Order, out: &mpsc::Sender<Message>) -> Result<Taken, 
     #[cfg(test)]
     let bytes_read = packer.bytes_read();
     let tree = packer.finish().map_err(Error::Pack)?;
-    let mut rest = &tree.listing[..];
+    let mut rest = Bytes::from(tree.listing);
     for chunk in &tree.manifest.listing {
-        let (content, behind) = rest.split_at(chunk.bytes as usize);
-        rest = behind;
-        if let Some(full) = batches.add(chunk.id.clone(), content.to_vec()) {
+        let content = rest.split_to(chunk.bytes as usize);
+        if let Some(full) = batches.add(chunk.id.clone(), content) {
             send(Message::Batch(full))?;
         }
     }
@@ -132,6 +138,8 @@ fn known(found: Found) -> KnownFile {
 #[derive(Default)]
 struct Batches {
     open: Batch,
+    /// How much of the tree was read since it began.
+    span: usize,
     /// What needs no sending: remembered, or sent already.
     seen: HashSet<ChunkId>,
     is_under_way: bool,
@@ -139,12 +147,17 @@ struct Batches {
 
 impl Batches {
     /// Adds a chunk; the batch before it, if that is full.
-    fn add(&mut self, id: ChunkId, content: Vec<u8>) -> Option<Batch> {
+    fn add(&mut self, id: ChunkId, content: Bytes) -> Option<Batch> {
+        self.span += content.len();
         if !self.seen.insert(id.clone()) {
             return None;
         }
-        let is_full = self.open.bytes + content.len() > BATCH;
+        let is_full =
+            !self.open.chunks.is_empty() && (self.open.bytes + content.len() > BATCH || self.span > SPAN);
         let full = is_full.then(|| std::mem::take(&mut self.open));
+        if is_full || self.open.chunks.is_empty() {
+            self.span = content.len();
+        }
         self.is_under_way |= is_full;
         self.open.push(id, content);
         full

@@ -56,7 +56,7 @@ impl Scene {
         }
         let mut taken = reader.join().unwrap()?;
         chunks.append(&mut taken.rest.chunks);
-        let sent = chunks.into_iter().map(|(id, content)| (id.to_string(), content)).collect();
+        let sent = chunks.into_iter().map(|(id, content)| (id.to_string(), content.to_vec())).collect();
         Ok(Outcome { taken, sent })
     }
 
