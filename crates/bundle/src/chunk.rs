@@ -128,6 +128,28 @@ impl Verifier {
         };
         if self::id(content) != *id { Err(Error::Mismatch) } else { Ok(()) }
     }
+
+    /// The same for a stored form in pieces, as it came. What is not compressed is not put together for it.
+    pub fn verify_pieces(&mut self, id: &ChunkId, pieces: &[impl AsRef<[u8]>]) -> Result<(), Error> {
+        let pieces = || pieces.iter().map(AsRef::as_ref).filter(|piece| !piece.is_empty());
+        let first = pieces().next().ok_or(Error::Malformed)?;
+        let length: usize = pieces().map(<[u8]>::len).sum();
+        if first.len() == length {
+            return self.verify(id, first);
+        }
+        if first[0] != RAW {
+            return self.verify(id, &pieces().collect::<Vec<_>>().concat());
+        }
+        if length > MAX_STORED {
+            return Err(Error::Malformed);
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&first[1..]);
+        for piece in pieces().skip(1) {
+            hasher.update(piece);
+        }
+        if *hasher.finalize().as_bytes() == digest(id) { Ok(()) } else { Err(Error::Mismatch) }
+    }
 }
 
 /// Whether bytes can be a stored form at all: a look at how they are put together, without decompressing them. What a
@@ -189,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_stored_comes_back(content in prop::collection::vec(any::<u8>(), 0..5000), repeat in 1..40_usize) {
+        fn what_is_stored_comes_back(content in prop::collection::vec(any::<u8>(), 0..5000), repeat in 1..40_usize, at in any::<prop::sample::Index>()) {
             let content = content.repeat(repeat);
             let stored = Encoder::default().encode(&content);
             prop_assert!(stored.len() <= content.len() + 1);
@@ -197,8 +219,11 @@ mod tests {
             let decoded = decode(&name, &stored);
             prop_assert_eq!(decoded.as_ref(), Ok(&content));
             let mut verifier = Verifier::default();
+            let (begin, rest) = stored.split_at(at.index(stored.len() + 1));
             for name in [&id(b"another"), &name] {
-                prop_assert_eq!(verifier.verify(name, &stored), decode(name, &stored).map(drop));
+                let verdict = decode(name, &stored).map(drop);
+                prop_assert_eq!(verifier.verify(name, &stored), verdict.clone());
+                prop_assert_eq!(verifier.verify_pieces(name, &[begin, rest]), verdict);
             }
             prop_assert!(is_plausible(&stored));
             prop_assert!(stored[0] == RAW || !is_plausible(&stored[..stored.len() - 1]));
@@ -209,6 +234,8 @@ mod tests {
         fn any_bytes_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(decode(&id(b"other"), &bytes).is_err());
             prop_assert!(Verifier::default().verify(&id(b"other"), &bytes).is_err());
+            let (begin, rest) = bytes.split_at(bytes.len() / 2);
+            prop_assert!(Verifier::default().verify_pieces(&id(b"other"), &[begin, rest]).is_err());
             let _ = is_plausible(&bytes);
             for record in records(&bytes) {
                 let _ = record;

@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
 use muster_api::problem::{Code, Problem};
 use muster_bundle::chunk;
 use muster_model::bundle::Manifest;
 use muster_model::{BundleId, ChunkId};
-use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::chunk_store::pack;
 use crate::core::{Input, internal, now};
@@ -72,36 +73,36 @@ pub(crate) async fn check(shared: &Arc<Shared>, id: BundleId) -> Result<(), Prob
 /// Takes a pack, a few records at a time. Records before one that is refused are kept.
 pub(crate) async fn take_pack(
     shared: &Arc<Shared>,
-    reader: &mut (impl AsyncRead + Unpin),
+    bytes: &mut (impl Stream<Item = io::Result<Bytes>> + Unpin),
 ) -> Result<(), Error> {
     let mut writer = shared.chunks.writer();
-    let mut buffer = Vec::new();
-    let mut at = 0;
+    let mut incoming = Incoming { bytes, open: Bytes::new(), at: 0 };
     loop {
-        buffer.clear();
         let mut records = Vec::new();
+        let mut length = 0;
         // Several for one change of threads, which costs as much as the smallest of them.
         let ended = loop {
-            match next_record(reader, &mut buffer, at).await {
-                Ok(Some((id, length))) => {
-                    at += (4 + chunk::DIGEST + length) as u64;
-                    records.push((id, length));
+            match incoming.next().await {
+                Ok(Some(record)) => {
+                    length += record.length;
+                    records.push(record);
                 }
                 ended => break Some(ended.map(drop)),
             }
-            if buffer.len() >= TOGETHER {
+            if length >= TOGETHER {
                 break None;
             }
         };
         let (store, is_over) = (shared.clone(), ended.is_some());
         let pushed;
-        (writer, buffer, pushed) = blocking(move || {
-            let pushed = push(&mut writer, &store, &records, &buffer);
+        (writer, pushed) = blocking(move || {
+            let mut records = records.into_iter();
+            let pushed = records.try_for_each(|record| writer.push(&store.chunks, record.id, &record.stored));
             // What came before is good, whatever came then.
             if is_over || matches!(pushed, Err(pack::Error::Chunk(_))) {
                 writer.finish(&store.chunks)?;
             }
-            Ok((writer, buffer, pushed))
+            Ok((writer, pushed))
         })
         .await?;
         pushed?;
@@ -113,51 +114,100 @@ pub(crate) async fn take_pack(
 
 /// Records taken at once: a chunk of the longest kind, or a few of the usual.
 const TOGETHER: usize = 1 << 20;
+/// Less than this is put together with its neighbours.
+const TINY: usize = 4 << 10;
 
-fn push(
-    writer: &mut pack::PackWriter,
-    shared: &Shared,
-    records: &[(ChunkId, usize)],
-    buffer: &[u8],
-) -> Result<(), pack::Error> {
-    let mut rest = buffer;
-    for (id, length) in records {
-        let (stored, after) = rest.split_at(*length);
-        writer.push(&shared.chunks, id.clone(), stored)?;
-        rest = after;
-    }
-    Ok(())
+/// A chunk as it came: the pieces are parts of what was received, not copies.
+struct Record {
+    id: ChunkId,
+    stored: Vec<Bytes>,
+    length: usize,
 }
 
-/// The next record's name and length, with its stored form added to the buffer; `None` at the end.
-async fn next_record(
-    reader: &mut (impl AsyncRead + Unpin),
-    buffer: &mut Vec<u8>,
+/// A pack on its way in.
+struct Incoming<'a, S> {
+    bytes: &'a mut S,
+    /// What came and was not looked at yet.
+    open: Bytes,
+    /// Where in the pack the next record begins.
     at: u64,
-) -> Result<Option<(ChunkId, usize)>, Error> {
-    let mut head = [0; 4 + chunk::DIGEST];
-    let cut_off = || Error::Pack(format!("the chunk at byte {at} is cut off"));
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => cut_off(),
-        _ => Error::Pack(format!("the pack cannot be received: {error}")),
-    };
-    if reader.read(&mut head[..1]).await.map_err(failed)? == 0 {
-        return Ok(None);
+}
+
+impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Incoming<'_, S> {
+    /// The next record; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Record>, Error> {
+        if !self.has_more().await? {
+            return Ok(None);
+        }
+        let mut head = [0; 4 + chunk::DIGEST];
+        let mut filled = 0;
+        while filled < head.len() {
+            let part = self.part(head.len() - filled).await?;
+            head[filled..filled + part.len()].copy_from_slice(&part);
+            filled += part.len();
+        }
+        let (length, digest) = head.split_first_chunk::<4>().ok_or_else(|| self.cut_off())?;
+        let digest = digest.first_chunk().ok_or_else(|| self.cut_off())?;
+        let length = u32::from_le_bytes(*length) as usize;
+        if length == 0 || length > chunk::MAX_STORED {
+            let (at, most) = (self.at, chunk::MAX_STORED);
+            return Err(Error::Pack(format!(
+                "the chunk at byte {at} has a length of {length}; 1 to {most} are allowed"
+            )));
+        }
+        let stored = self.parts(length).await?;
+        self.at += (head.len() + length) as u64;
+        Ok(Some(Record { id: chunk::from_digest(digest), stored, length }))
     }
-    reader.read_exact(&mut head[1..]).await.map_err(failed)?;
-    let (length, digest) = head.split_first_chunk::<4>().ok_or_else(cut_off)?;
-    let length = u32::from_le_bytes(*length) as usize;
-    if length == 0 || length > chunk::MAX_STORED {
-        let most = chunk::MAX_STORED;
-        return Err(Error::Pack(format!(
-            "the chunk at byte {at} has a length of {length}; 1 to {most} are allowed"
-        )));
+
+    /// So many of the next bytes, in the parts they came in, save where those are tiny: to keep such would take more
+    /// memory than they have.
+    async fn parts(&mut self, length: usize) -> Result<Vec<Bytes>, Error> {
+        let (mut parts, mut tiny, mut missing) = (Vec::new(), Vec::new(), length);
+        while missing > 0 {
+            let part = self.part(missing).await?;
+            missing -= part.len();
+            if part.len() < TINY {
+                tiny.extend_from_slice(&part);
+                continue;
+            }
+            if !tiny.is_empty() {
+                parts.push(Bytes::from(std::mem::take(&mut tiny)));
+            }
+            parts.push(part);
+        }
+        if !tiny.is_empty() {
+            parts.push(Bytes::from(tiny));
+        }
+        Ok(parts)
     }
-    let from = buffer.len();
-    buffer.resize(from + length, 0);
-    reader.read_exact(&mut buffer[from..]).await.map_err(failed)?;
-    let digest = digest.first_chunk().ok_or_else(cut_off)?;
-    Ok(Some((chunk::from_digest(digest), length)))
+
+    /// Waits until there is something to look at; there is nothing more at the end.
+    async fn has_more(&mut self) -> Result<bool, Error> {
+        while self.open.is_empty() {
+            match self.bytes.next().await {
+                Some(Ok(bytes)) => self.open = bytes,
+                Some(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(self.cut_off());
+                }
+                Some(Err(error)) => return Err(Error::Pack(format!("the pack cannot be received: {error}"))),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// So many of the next bytes, or as many as came together.
+    async fn part(&mut self, most: usize) -> Result<Bytes, Error> {
+        if !self.has_more().await? {
+            return Err(self.cut_off());
+        }
+        Ok(self.open.split_to(most.min(self.open.len())))
+    }
+
+    fn cut_off(&self) -> Error {
+        Error::Pack(format!("the chunk at byte {} is cut off", self.at))
+    }
 }
 
 async fn blocking<T: Send + 'static>(

@@ -30,13 +30,22 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Keeps the allocator from making a heap for each thread, of which many are idle most of the time.
+/// What is freed at the end of a heap stays while this much is free: given back at once, it would come back page by page
+/// with the next chunk of an upload. [`run`] gives it back.
+const SPARE: i32 = 32 << 20;
+/// Longer pieces of memory come from the system, and go back to it. Chunks and what they are received into are shorter.
+const LARGE: i32 = 4 << 20;
+
+/// Keeps the allocator from making a heap for each thread, of which many are idle most of the time, and from giving back
+/// what will be needed in a moment.
 pub(crate) fn bound() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the allocator has no other interface")]
     // SAFETY: it takes no pointer, and changes only how later allocations are made.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE);
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::thread::ScopedJoinHandle;
 
+use bytes::Bytes;
 use muster_bundle::chunk::{self, Verifier};
 use muster_model::ChunkId;
 use rustix::fs::Advice;
@@ -40,9 +41,9 @@ struct Incoming {
 }
 
 impl PackWriter {
-    /// Takes a chunk, unless it is here already. A wrong one changes nothing.
-    pub fn push(&mut self, store: &ChunkStore, id: ChunkId, stored: &[u8]) -> Result<(), Error> {
-        self.verifier.verify(&id, stored)?;
+    /// Takes a chunk, whose stored form comes in pieces, unless it is here already. A wrong one changes nothing.
+    pub fn push(&mut self, store: &ChunkStore, id: ChunkId, stored: &[Bytes]) -> Result<(), Error> {
+        self.verifier.verify_pieces(&id, stored)?;
         if store.missing(std::iter::once(&id))?.is_empty() {
             return Ok(());
         }
@@ -50,7 +51,7 @@ impl PackWriter {
         let file = File::options().write(true).create_new(true).open(&path)?;
         self.batch.push(Incoming { id, file, path });
         let file = &mut self.batch.last_mut().expect("it was just pushed").file;
-        file.write_all(stored)?;
+        stored.iter().try_for_each(|piece| file.write_all(piece))?;
         // Starts writing out what is dirty, without waiting; whether it worked is found by the sync.
         let _ = rustix::fs::fadvise(&*file, 0, None, Advice::DontNeed);
         if self.batch.len() >= BATCH {

@@ -1,5 +1,6 @@
 //! Chunks come, are there, are refreshed, damaged, swept.
 
+use bytes::Bytes;
 use muster_bundle::chunk::Encoder;
 
 use super::pack::Error;
@@ -22,7 +23,7 @@ impl Fixture {
     fn put(&self, content: &[u8]) -> ChunkId {
         let id = chunk::id(content);
         let mut writer = self.store.writer();
-        writer.push(&self.store, id.clone(), &Encoder::default().encode(content)).unwrap();
+        writer.push(&self.store, id.clone(), &[Encoder::default().encode(content).into()]).unwrap();
         writer.finish(&self.store).unwrap();
         id
     }
@@ -55,19 +56,19 @@ impl Fixture {
 fn a_chunk_is_kept_under_its_own_digest_only() {
     let fixture = Fixture::new();
     let store = &fixture.store;
-    let (right, stored) = (chunk::id(b"hello"), Encoder::default().encode(b"hello"));
+    let (right, stored) = (chunk::id(b"hello"), Bytes::from(Encoder::default().encode(b"hello")));
     let mut writer = store.writer();
-    let wrong = writer.push(store, chunk::id(b"other"), &stored);
+    let wrong = writer.push(store, chunk::id(b"other"), std::slice::from_ref(&stored));
     assert!(matches!(wrong, Err(Error::Chunk(chunk::Error::Mismatch))), "{wrong:?}");
     assert!(!fixture.has(&right));
-    writer.push(store, right.clone(), &stored).unwrap();
+    writer.push(store, right.clone(), std::slice::from_ref(&stored)).unwrap();
     assert!(!fixture.has(&right), "what is not on disk has no name");
     writer.finish(store).unwrap();
     assert_eq!(
         store.missing([&right, &right, &chunk::id(b"other")].into_iter()).unwrap(),
         [chunk::id(b"other")]
     );
-    assert_eq!(store.read(&right).unwrap(), Some(stored));
+    assert_eq!(store.read(&right).unwrap(), Some(stored.to_vec()));
     store.settle().unwrap();
     assert_eq!(fixture.incoming(), 0);
 }
@@ -76,7 +77,7 @@ fn a_chunk_is_kept_under_its_own_digest_only() {
 fn what_was_not_finished_leaves_nothing() {
     let fixture = Fixture::new();
     let mut writer = fixture.store.writer();
-    writer.push(&fixture.store, chunk::id(b"a"), &Encoder::default().encode(b"a")).unwrap();
+    writer.push(&fixture.store, chunk::id(b"a"), &[Encoder::default().encode(b"a").into()]).unwrap();
     assert_eq!(fixture.incoming(), 1);
     drop(writer);
     assert_eq!(fixture.incoming(), 0);

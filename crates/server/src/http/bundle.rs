@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{BundleStatus, ChunkList, PutBundle};
 use muster_bundle::{chunk, cut};
@@ -90,22 +90,31 @@ pub(super) async fn put_chunks(
     body: Body,
 ) -> Result<StatusCode, Failure> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let mut reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
+    let mut bytes = body.into_data_stream();
     let taken = if announced.is_some_and(|length: u64| length > MAX_PACK) {
         Err(too_large())
     } else {
-        // One byte more than allowed shows that there is more.
-        let mut reader = (&mut reader).take(MAX_PACK + 1);
-        let taken = bundle::take_pack(&shared, &mut reader).await;
-        taken.map_err(|error| refusal(&shared, error, reader.limit()))
+        take(&shared, &mut bytes).await
     };
     if let Err(problem) = taken {
         // A client that is still sending would see its connection break before it could read why.
-        let rest = async { tokio::io::copy(&mut reader.take(2 * MAX_PACK), &mut tokio::io::sink()).await };
+        let mut reader = StreamReader::new(bytes.map_err(io::Error::other)).take(2 * MAX_PACK);
+        let rest = async { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await };
         drop(tokio::time::timeout(PATIENCE, rest).await);
         return Err(problem.into());
     }
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn take(shared: &Arc<Shared>, bytes: &mut BodyDataStream) -> Result<(), Problem> {
+    let mut left = Some(MAX_PACK);
+    let mut allowed = bytes.map(|bytes| {
+        let bytes = bytes.map_err(io::Error::other)?;
+        left = left.and_then(|left| left.checked_sub(bytes.len() as u64));
+        left.map(|_| bytes).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+    });
+    let taken = bundle::take_pack(shared, &mut allowed).await;
+    taken.map_err(|error| refusal(shared, error, left.is_none()))
 }
 
 fn too_large() -> Problem {
@@ -113,10 +122,10 @@ fn too_large() -> Problem {
         .hint("send the chunks in several requests")
 }
 
-fn refusal(shared: &Shared, error: bundle::Error, left: u64) -> Problem {
+fn refusal(shared: &Shared, error: bundle::Error, is_too_long: bool) -> Problem {
     match error {
         // Cut off by the limit, not by the client.
-        bundle::Error::Pack(_) if left == 0 => too_large(),
+        bundle::Error::Pack(_) if is_too_long => too_large(),
         bundle::Error::Pack(error) => Problem::new(Code::InvalidRequest, error.to_string()),
         bundle::Error::Store(pack::Error::Chunk(error @ chunk::Error::Mismatch)) => {
             Problem::new(Code::ChunkMismatch, error.to_string())

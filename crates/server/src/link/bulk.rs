@@ -12,6 +12,7 @@ use muster_model::bundle::Manifest;
 use muster_model::{BundleId, ChunkId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
+use tokio_util::io::ReaderStream;
 
 use super::SILENCE;
 use crate::bundle;
@@ -26,6 +27,8 @@ const READ_AHEAD: usize = 4;
 const MAX_MANIFEST: u64 = (chunk_store::MAX_CHUNKS * 96) as u64;
 /// A node that sends what a task left behind may be slow, but not silent.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How much of a pack is read at once.
+const PIECE: usize = 64 << 10;
 
 /// Serves a stream that an agent opened, to its end.
 pub(super) async fn serve(shared: Arc<Shared>, stream: Stream) -> io::Result<()> {
@@ -109,7 +112,8 @@ async fn receive_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) ->
     let is_complete = chunks.is_empty();
     control::send(stream, &Lacks { chunks }).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
-    bundle::take_pack(shared, stream).await.map_err(|error| {
+    let mut bytes = ReaderStream::with_capacity(&mut *stream, PIECE);
+    bundle::take_pack(shared, &mut bytes).await.map_err(|error| {
         let full = matches!(&error, bundle::Error::Store(chunk_store::pack::Error::Io(error)) if crate::disk::is_full(error));
         if full {
             return crate::disk::full("the chunks cannot be kept", shared.chunks.root()).detail;
