@@ -3,30 +3,40 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::state::Shared;
 
 /// Nothing happened for so long: then it is quiet.
 const QUIET: Duration = Duration::from_secs(1);
+/// Where it never is: seldom enough to cost nothing.
+const LATEST: Duration = Duration::from_secs(10);
 
 /// Gives back what is not used whenever it has become quiet, until cancelled. Sleeps until something happens.
 pub(crate) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     let mut news = shared.news.clone();
     let work = async {
-        while news.changed().await.is_ok() {
-            let happened = || (*shared.news.borrow(), shared.activity.last());
-            let mut last = None;
-            while last != Some(happened()) {
-                last = Some(happened());
-                tokio::time::sleep(QUIET).await;
-            }
+        while happens(&shared, &mut news).await {
+            let latest = Instant::now() + LATEST;
+            let quiet = || latest.min(Instant::now() + QUIET);
+            while Instant::now() < latest && timeout_at(quiet(), happens(&shared, &mut news)).await.is_ok() {}
             give_back();
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
         () = work => {}
+    }
+}
+
+/// Waits for a change or for the end of a request, which may have changed nothing: an upload that was given up. False when
+/// there will be none.
+async fn happens(shared: &Shared, news: &mut watch::Receiver<u64>) -> bool {
+    tokio::select! {
+        changed = news.changed() => changed.is_ok(),
+        () = shared.activity.ended() => true,
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use muster_model::Timestamp;
 use muster_store::Readers;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
@@ -50,11 +50,18 @@ pub(crate) struct Activity {
     active: AtomicU64,
     /// When the last one ended, in milliseconds since `begun`.
     last: AtomicU64,
+    /// For whoever waits until one ends.
+    ended: Notify,
 }
 
 impl Activity {
     pub fn new() -> Self {
-        Self { begun: Instant::now(), active: AtomicU64::new(0), last: AtomicU64::new(0) }
+        Self {
+            begun: Instant::now(),
+            active: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            ended: Notify::new(),
+        }
     }
 
     /// A request begins; [`Visit`] sees to it that its end is counted, too.
@@ -65,11 +72,12 @@ impl Activity {
     pub fn leave(&self) {
         self.last.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
         self.active.fetch_sub(1, Ordering::Relaxed);
+        self.ended.notify_one();
     }
 
-    /// When the last request ended; only good for noticing that there was another one.
-    pub fn last(&self) -> u64 {
-        self.last.load(Ordering::Relaxed)
+    /// Waits until a request ends, or has ended since this was last asked. Only one can wait.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// For how long nobody has asked for anything.
