@@ -21,17 +21,30 @@ impl Core {
         batch: &mut Batch,
         now: Timestamp,
     ) {
-        let debt = match self.parts.readers.debt(&task) {
-            Ok(debt) => debt.filter(|debt| debt.node == *node),
+        if batch.outputs.contains(&task) {
+            return;
+        }
+        match self.owes_outputs(node, &task, batch) {
+            Ok(false) => {}
+            Ok(true) => {
+                let outputs = self.checked_outputs(outputs, batch);
+                let body = json!({ "rank": task.rank, "outputs": outputs });
+                batch.event(&task.attempt.job, task.attempt.number, now, "outputs", body);
+                batch.first.push(Change::Outputs { task: task.clone(), outputs });
+            }
             Err(error) => return tracing::error!(%task, %error, "the task cannot be looked up"),
-        };
-        if debt.is_some_and(|debt| debt.outputs) {
-            let outputs = self.checked_outputs(outputs, batch);
-            let body = json!({ "rank": task.rank, "outputs": outputs });
-            batch.event(&task.attempt.job, task.attempt.number, now, "outputs", body);
-            batch.first.push(Change::Outputs { task: task.clone(), outputs });
         }
         batch.outputs.push(task);
+    }
+
+    /// Whether a node has yet to say what became of a task's files.
+    fn owes_outputs(&self, node: &NodeId, task: &TaskId, batch: &Batch) -> muster_store::Result<bool> {
+        // Of a task whose end is in this batch, the database may not even know that it ran.
+        if let Some((_, ended)) = batch.ended.iter().find(|(ended, _)| ended == task) {
+            return Ok(ended.node == *node && ended.owes_outputs);
+        }
+        let debt = self.parts.readers.debt(task)?;
+        Ok(debt.is_some_and(|debt| debt.node == *node && debt.outputs))
     }
 
     /// A bundle that was sent long before it was spoken of may have gone meanwhile.

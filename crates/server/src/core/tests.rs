@@ -308,6 +308,34 @@ fn a_node_forgets_a_task_only_after_its_outputs_are_here() {
 }
 
 #[test]
+fn outputs_are_taken_that_come_along_with_the_news_that_their_task_ran() {
+    let mut fixture = Fixture::new();
+    let mut messages = fixture.connect("a", vec![]);
+    let job = fixture.submit(json!({ "command": ["true"], "outputs": ["*.pt"] }));
+    let task = task(&job, 1, 0);
+    fixture.say(ToServer::Ready { task: task.clone(), address: address(1) });
+    let (reply, _) = oneshot::channel();
+    let id = muster_model::BundleId::from_digest(&"a".repeat(64)).unwrap();
+    fixture.turn(Input::PutBundle(id, "muster bundle 1\n".into(), reply));
+    // A server that was busy hears all of it at once, and from an agent that is new some of it twice.
+    let connection = ConnectionId(fixture.connection);
+    let said = [
+        ToServer::Started { task: task.clone(), at: now() },
+        ended(task.clone(), None),
+        collected(task.clone()),
+        collected(task.clone()),
+    ];
+    let said = said.map(|message| Input::AgentSaid { connection, node: node(), message });
+    fixture.core.turn(said.into_iter());
+    assert!(forgets(&all(&mut messages), &task));
+    let readers = &fixture.core.parts.readers;
+    let stored = readers.outputs(&job, 1).unwrap();
+    assert!(matches!(stored.get(&0), Some(Outputs::Collected { .. })), "{stored:?}");
+    let events = readers.events(Some(&job), 0, 100).unwrap();
+    assert_eq!(events.iter().filter(|event| event.kind == "outputs").count(), 1);
+}
+
+#[test]
 fn outputs_that_come_after_a_restart_are_taken_once_and_only_from_their_node() {
     let mut fixture = Fixture::new();
     let _messages = fixture.connect("a", vec![]);
