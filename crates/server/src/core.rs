@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use input::{ConnectionId, Handle, Input, Submission};
+pub(crate) use input::{ConnectionId, Handle, Input, Kept, Submission};
 use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
 use muster_model::spec::Target;
@@ -145,8 +145,7 @@ impl Core {
                 batch.last.push(Change::RemoveBundles { unused_since, limit });
                 batch.answers.push(Answer::Bundles(reply));
             }
-            Input::RemoveLogs(job, bytes, reply) => self.on_remove_logs(job, bytes, reply, batch, now),
-            Input::RemoveOutputs(job, bytes, reply) => self.on_remove_outputs(job, bytes, reply, batch, now),
+            Input::RemoveKept(kept, bytes, reply) => self.on_remove_kept(kept, bytes, reply, batch, now),
             Input::LogBytes(sizes, reply) => self.on_log_bytes(sizes, reply, batch),
             Input::Collect(collected, reply) => self.on_collect(collected, reply),
         }

@@ -69,10 +69,8 @@ pub(crate) enum Input {
         limit: u32,
         reply: Reply<u64>,
     },
-    /// A job's logs go, so many bytes, to make room; the files themselves are the caller's to remove, afterwards.
-    RemoveLogs(JobId, u64, Reply<()>),
-    /// What a job's tasks left behind goes.
-    RemoveOutputs(JobId, u64, Reply<()>),
+    /// Something of a job goes, so many bytes, to make room; files are the caller's to remove, afterwards.
+    RemoveKept(Kept, u64, Reply<()>),
     /// How large the logs of jobs are that are over.
     LogBytes(Vec<(JobId, u64)>, Reply<()>),
     /// Have every connected node remove what it need not keep; says which were asked. What each freed is told later.
@@ -106,4 +104,12 @@ impl Handle {
 
 fn stopping() -> Problem {
     Problem::new(Code::Unavailable, "the server is stopping").hint("try again in a moment")
+}
+
+/// What is kept of a job that is over, as long as there is room.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Logs(JobId),
+    /// What its tasks left behind.
+    Outputs(JobId),
 }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::Core;
 use super::batch::{Answer, Batch};
-use super::input::Reply;
+use super::input::{Kept, Reply};
 
 impl Core {
     /// A node says what became of a task's files. It repeats that until it may forget the task.
@@ -61,29 +61,21 @@ impl Core {
         }
     }
 
-    pub(super) fn on_remove_logs(
+    /// Writes down that something of a job was removed, before it is.
+    pub(super) fn on_remove_kept(
         &mut self,
-        job: JobId,
+        kept: Kept,
         bytes: u64,
         reply: Reply<()>,
         batch: &mut Batch,
         now: Timestamp,
     ) {
-        batch.event(&job, 0, now, "logs_removed", json!({ "bytes": bytes }));
-        batch.first.push(Change::RemoveLogs { job, at: now });
-        batch.answers.push(Answer::Done(reply));
-    }
-
-    pub(super) fn on_remove_outputs(
-        &mut self,
-        job: JobId,
-        bytes: u64,
-        reply: Reply<()>,
-        batch: &mut Batch,
-        now: Timestamp,
-    ) {
-        batch.event(&job, 0, now, "outputs_removed", json!({ "bytes": bytes }));
-        batch.first.push(Change::RemoveOutputs { job, at: now });
+        let (job, event, change) = match kept {
+            Kept::Logs(job) => (job.clone(), "logs_removed", Change::RemoveLogs { job, at: now }),
+            Kept::Outputs(job) => (job.clone(), "outputs_removed", Change::RemoveOutputs { job, at: now }),
+        };
+        batch.event(&job, 0, now, event, json!({ "bytes": bytes }));
+        batch.first.push(change);
         batch.answers.push(Answer::Done(reply));
     }
 

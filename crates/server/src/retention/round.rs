@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::Limit;
 use crate::bundle::with_chunks;
 use crate::chunk_store::sweep::{Marks, Swept};
-use crate::core::{Input, internal, now};
+use crate::core::{Input, Kept, internal, now};
 use crate::log_store::blocking;
 use crate::state::Shared;
 
@@ -111,7 +111,7 @@ async fn logs(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
         let page = read(shared, move |readers| readers.oldest_logs(after, PAGE)).await?;
         let Some(doomed) = budget.take(page) else { return Ok(budget.freed) };
         for row in doomed.into_iter().filter(|_| !dry_run) {
-            shared.core.ask(|reply| Input::RemoveLogs(row.job.clone(), row.bytes, reply)).await?;
+            shared.core.ask(|reply| Input::RemoveKept(Kept::Logs(row.job.clone()), row.bytes, reply)).await?;
             let logs = shared.logs.clone();
             let removed = blocking(move || logs.remove(&row.job)).await;
             removed.map_err(|error| crate::disk::problem("a log cannot be removed", home(shared), &error))?;
@@ -127,7 +127,10 @@ async fn outputs(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
         let page = read(shared, move |readers| readers.oldest_outputs(after, PAGE)).await?;
         let Some(doomed) = budget.take(page) else { return Ok(budget.freed) };
         for row in doomed.into_iter().filter(|_| !dry_run) {
-            shared.core.ask(|reply| Input::RemoveOutputs(row.job.clone(), row.bytes, reply)).await?;
+            shared
+                .core
+                .ask(|reply| Input::RemoveKept(Kept::Outputs(row.job.clone()), row.bytes, reply))
+                .await?;
         }
     }
 }
