@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Access, access};
@@ -31,9 +32,8 @@ impl Hierarchy {
 
     /// The directory of the cgroup this process is in.
     pub(super) fn own(self) -> io::Result<PathBuf> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let groups = fs::read_to_string("/proc/self/cgroup")?;
-        self.find(&mounts, &groups).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.find(mounts()?, &groups).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn find(self, mounts: &str, groups: &str) -> Option<PathBuf> {
@@ -76,6 +76,17 @@ impl Hierarchy {
 }
 
 const PROCS: &str = "cgroup.procs";
+
+/// What is mounted. Asked for once: the kernel takes its time to tell, in which a task could have started, and cgroups are
+/// mounted before anything runs that would have tasks.
+fn mounts() -> io::Result<&'static str> {
+    static MOUNTS: OnceLock<String> = OnceLock::new();
+    if let Some(mounts) = MOUNTS.get() {
+        return Ok(mounts);
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(MOUNTS.get_or_init(|| mounts))
+}
 
 fn directory_name(task: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
