@@ -4,6 +4,7 @@
 //! and goes before it, so it can take files out as well as back in (`!weights.bin`). `.git` itself and the folder of
 //! the private server are never part of it.
 
+use std::env;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -103,6 +104,27 @@ pub(super) fn repository(root: &Path) -> Option<&Path> {
     root.ancestors().find(|folder| folder.join(".git").exists())
 }
 
+/// Whether git may have rules for all repositories. To find that out as git does takes longer than all of a small tree, so
+/// it is done only if some configuration names a file of rules, or there is one at the usual place.
+fn has_rules_for_all() -> bool {
+    if ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].iter().any(|name| env::var_os(name).is_some()) {
+        return true;
+    }
+    let home = env::home_dir();
+    let folder = env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let folder = folder.or_else(|| Some(home.as_ref()?.join(".config"))).map(|folder| folder.join("git"));
+    let configurations = [
+        home.map(|home| home.join(".gitconfig")),
+        folder.as_ref().map(|folder| folder.join("config")),
+        Some(PathBuf::from("/etc/gitconfig")),
+    ];
+    folder.is_some_and(|folder| folder.join("ignore").exists())
+        || configurations.into_iter().flatten().any(|path| {
+            fs::read(path)
+                .is_ok_and(|text| text.to_ascii_lowercase().windows(12).any(|name| name == b"excludesfile"))
+        })
+}
+
 fn walker(root: &Path, leave_out: &[PathBuf]) -> WalkBuilder {
     let leave_out = leave_out.to_vec();
     let mut walker = WalkBuilder::new(root);
@@ -113,6 +135,7 @@ fn walker(root: &Path, leave_out: &[PathBuf]) -> WalkBuilder {
         // Outside a repository, a .gitignore above the root belongs to something else: many people keep one with a
         // single `*` in their home directory.
         .parents(repository(root).is_some())
+        .git_global(has_rules_for_all())
         .follow_links(false)
         .add_custom_ignore_filename(".musterignore")
         .filter_entry(move |entry| {
