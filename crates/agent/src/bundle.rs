@@ -140,6 +140,13 @@ impl Cache {
         self.entry(bundle).join(TREE)
     }
 
+    /// The unpacked bundle, if it is here.
+    pub(crate) fn at_hand(&self, bundle: &BundleId) -> io::Result<Option<Tree>> {
+        // Pinned before it is looked for, so that what is found stays.
+        let pin = self.pin(bundle);
+        Ok(self.touch(bundle)?.then(|| Tree { entry: self.entry(bundle), _pin: pin }))
+    }
+
     /// The unpacked bundle, fetched if it is not here. Those who ask at the same time share one fetch.
     pub(crate) async fn tree(self: Arc<Cache>, bundle: &BundleId, bulk: &Bulk) -> Result<Tree, Error> {
         let pin = self.pin(bundle);

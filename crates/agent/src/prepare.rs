@@ -1,13 +1,15 @@
-//! Making what a task needs before its gang is whole: its directory, its record, its files.
+//! Making what a task needs before its gang is whole: its directory, its record, its files, and its supervisor, which
+//! is started while the files are made, since it takes as long.
 //!
 //! Done again after a kill, it goes on where it was: the working directory gets its name only when it is whole.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use muster_model::{BundleId, TaskId};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Overlays;
@@ -16,6 +18,7 @@ use crate::bundle::{self, Cache, Tree, copy_tree};
 use crate::disk;
 use crate::files::Reader;
 use crate::record::{Ended, Found, Record, TaskDir};
+use crate::task::{self, Waiting};
 
 /// Why a task cannot be prepared. In words for the user, who sees them.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +49,15 @@ impl Error {
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Prepared {
-    Ready,
+    /// With the supervisor that will wait for it.
+    Ready(Coming),
     /// The server has forgotten that this task is over.
     Over(Ended),
 }
+
+/// A supervisor that is being started. There is none in the end if that failed; the launch then tries again, and says
+/// why not.
+pub(crate) type Coming = JoinHandle<Option<Waiting>>;
 
 /// What preparing needs besides the task itself.
 #[derive(Debug, Clone)]
@@ -60,6 +68,8 @@ pub(crate) struct Means {
     pub(crate) reader: Arc<Reader>,
     /// When working directories are overlays; never, where they cannot be.
     pub(crate) overlays: Overlays,
+    /// The binary that supervises.
+    pub(crate) exe: PathBuf,
 }
 
 /// Prepare a task, or find that it was.
@@ -72,15 +82,19 @@ pub(crate) async fn prepare(
     let bundle = record.prepare.bundle.clone().filter(|_| record.prepare.in_place.is_none());
     let task = record.prepare.task.clone();
     let (begun, has_bundle) = (dir.clone(), bundle.is_some());
-    let step = disk::work(move || begin(&begun, &record, has_bundle)).await?;
-    match (step, bundle) {
-        (Begun::Over(ended), _) => Ok(Prepared::Over(ended)),
-        (Begun::Unfinished, Some(bundle)) => {
-            furnish(dir, task, bundle, means, cancel).await?;
-            Ok(Prepared::Ready)
-        }
-        (Begun::Unfinished, None) | (Begun::Ready, _) => Ok(Prepared::Ready),
+    let files = match disk::work(move || begin(&begun, &record, has_bundle)).await? {
+        Begun::Over(ended) => return Ok(Prepared::Over(ended)),
+        Begun::Unfinished => bundle,
+        Begun::Ready => None,
+    };
+    let (exe, supervised) = (means.exe.clone(), dir.clone());
+    // Only now, since what was asked for is on disk before any process is started for it. Nobody waits for it before the
+    // launch.
+    let supervisor = spawn_blocking(move || task::await_launch(&exe, supervised.path()).ok());
+    if let Some(bundle) = files {
+        furnish(dir, task, bundle, means, cancel).await?;
     }
+    Ok(Prepared::Ready(supervisor))
 }
 
 enum Begun {
@@ -127,28 +141,47 @@ async fn furnish(
     means: Means,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
+    let (cache, id) = (Arc::clone(&means.cache), bundle.clone());
+    let at_hand = {
+        let (dir, task, overlays, cancel) = (dir.clone(), task.clone(), means.overlays, cancel.clone());
+        disk::work(move || match cache.at_hand(&id)? {
+            Some(tree) => show(&dir, &task, &tree, overlays, &cancel).map(|()| true),
+            None => Ok(false),
+        })
+    };
+    if at_hand.await? {
+        return Ok(());
+    }
     let tree = tokio::select! {
         tree = means.cache.tree(&bundle, &means.bulk) => tree?,
         () = cancel.cancelled() => return Err(Error::Abandoned),
     };
-    disk::work(move || {
-        let is_overlay = match means.overlays {
-            Overlays::Auto => !tree.is_small(),
-            Overlays::Always => true,
-            Overlays::Never => false,
-        };
-        if is_overlay {
-            return Ok(lay_out(&dir, &task, &tree)?);
-        }
-        let unfinished = dir.unfinished_work();
-        disk::remove_tree(&unfinished)?;
-        match copy_tree(&tree.path(), &unfinished, || cancel.is_cancelled()) {
-            Err(_) if cancel.is_cancelled() => return Err(Error::Abandoned),
-            copied => copied.map_err(bundle::Error::Copy)?,
-        }
-        Ok(fs::rename(&unfinished, dir.work())?)
-    })
-    .await
+    disk::work(move || show(&dir, &task, &tree, means.overlays, &cancel)).await
+}
+
+/// Make the working directory of a tree.
+fn show(
+    dir: &TaskDir,
+    task: &TaskId,
+    tree: &Tree,
+    overlays: Overlays,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
+    let is_overlay = match overlays {
+        Overlays::Auto => !tree.is_small(),
+        Overlays::Always => true,
+        Overlays::Never => false,
+    };
+    if is_overlay {
+        return Ok(lay_out(dir, task, tree)?);
+    }
+    let unfinished = dir.unfinished_work();
+    disk::remove_tree(&unfinished)?;
+    match copy_tree(&tree.path(), &unfinished, || cancel.is_cancelled()) {
+        Err(_) if cancel.is_cancelled() => return Err(Error::Abandoned),
+        copied => copied.map_err(bundle::Error::Copy)?,
+    }
+    Ok(fs::rename(&unfinished, dir.work())?)
 }
 
 /// Make a place for an overlay over this tree; its supervisor mounts it. The place itself comes last: with it the

@@ -152,7 +152,8 @@ impl Service {
         let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));
         let devices = device::discover(&options.devices);
         let seed = getrandom::u64().map_err(io::Error::other)?;
-        let hands = Hands::new(options, tasks_dir, Means { cache, bulk, reader, overlays }, &devices);
+        let means = Means { cache, bulk, reader, overlays, exe: options.exe.clone() };
+        let hands = Hands::new(options, tasks_dir, means, &devices);
         let mut service = Service {
             capacity: machine::capacity(options, devices),
             options: options.clone(),
@@ -260,6 +261,7 @@ impl Service {
         self.tidy_at = Some(Instant::now() + TIDY);
         let Some(task) = self.tasks.change(id) else { return };
         task.pipes = report.pipes;
+        task.coming = report.coming;
         task.failures = if report.outcome == Outcome::Failed { task.failures + 1 } else { 0 };
         if let Some(supervisor) = report.supervisor {
             self.await_supervisor(id, supervisor);

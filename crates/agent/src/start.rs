@@ -15,7 +15,7 @@ use crate::bundle::Cache;
 use crate::descriptor::register;
 use crate::record::{Record, TaskDir};
 use crate::supervisor::{self, FORMAT, Overlay, Started, Step, StepKind};
-use crate::task::{self, Pipes};
+use crate::task::{self, Pipes, Spawned, Waiting};
 use crate::tree::{Preference, Process, Tree, Unavailable};
 use crate::{device, disk, environment};
 
@@ -55,12 +55,13 @@ pub(crate) fn start(
     dir: &TaskDir,
     record: &Record,
     launch: &Launch,
+    waiting: Option<Waiting>,
     means: &Means,
 ) -> Result<(Option<Pipes>, Option<Watch>), Error> {
     let id = record.prepare.task.to_string();
     let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;
     let launch = launch_of(dir, record, launch, means, tree.clone());
-    match task::start(&means.exe, dir.path(), &launch) {
+    match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
             let supervisor = Process::of(Pid::from_child(&spawned.child)).ok();
             let watch = task::watch(dir.path(), supervisor).ok();
@@ -71,6 +72,19 @@ pub(crate) fn start(
             tree.remove();
             Err(error.into())
         }
+    }
+}
+
+/// Give the task to the supervisor that waits for it, or to another if that one is gone.
+fn give(
+    dir: &Path,
+    launch: &supervisor::Launch,
+    waiting: Option<Waiting>,
+    exe: &Path,
+) -> Result<Spawned, task::Error> {
+    match waiting.map(|waiting| waiting.launch(dir, launch)) {
+        Some(Ok(spawned)) => Ok(spawned),
+        Some(Err(_)) | None => task::start(exe, dir, launch),
     }
 }
 

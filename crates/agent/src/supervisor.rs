@@ -4,14 +4,15 @@
 //! network, at most a megabyte of its own. It outlives agent and server, which may die and be replaced meanwhile, and
 //! speaks with them only through the files of the task's directory (see `file`).
 //!
-//! Its stdin and stdout *are* the read ends of the task's stdout and stderr pipes. The agent made these and keeps
-//! duplicates, so if the supervisor alone dies, the task is not struck by `SIGPIPE` and the agent can take what is left
+//! It is started before its task can run, and waits for it (see `handover`). From then on its stdin and stdout *are* the
+//! read ends of the task's stdout and stderr pipes. The agent made these and keeps duplicates, so if the supervisor alone dies, the task is not struck by `SIGPIPE` and the agent can take what is left
 //! in them. It must never write to its own stdout, never wait on anything but its own events, and never run a task
 //! twice: a directory that already has a log is refused.
 
 mod capture;
 mod control;
 mod file;
+mod handover;
 mod life;
 mod program;
 mod session;
@@ -26,6 +27,7 @@ pub use file::{
 
 pub(crate) use capture::Capture;
 pub(crate) use file::{read, write};
+pub(crate) use handover::give;
 
 use std::fs;
 use std::io::{self, Write};
@@ -53,6 +55,9 @@ pub fn run(dir: &Path) -> ExitCode {
 
 fn supervise(dir: &Path) -> io::Result<()> {
     session::enter()?;
+    if !handover::wait()? {
+        return Ok(());
+    }
     // From here on the directory is ours. Before, an error leaves it as if we had never been.
     let capture = Capture::create(SegmentDir::new(dir.join(LOG)))?;
     let launch = match read::<Launch>(dir, LAUNCH) {

@@ -6,6 +6,9 @@
 //! agent takes it before the start and the supervisor inherits it, so there is no instant at which a supervisor may
 //! run and the lock is free. That is what makes it certain that nothing is started twice.
 //!
+//! A supervisor takes longer to start than all else between the word to launch a task and its first instruction. So it
+//! can be made to wait for its task beforehand, which needs nothing but the task's directory.
+//!
 //! All calls are synchronous. Only `bury` may take longer than a few file operations.
 
 mod bury;
@@ -18,8 +21,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use muster_link::log::SegmentDir;
@@ -28,8 +32,8 @@ use rustix::io::Errno;
 
 use crate::disk;
 use crate::supervisor::{
-    CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, read,
-    write,
+    CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, give,
+    read, write,
 };
 use crate::tree::{Process, boot_id};
 
@@ -91,8 +95,15 @@ pub struct Adopted {
     pub pipes: Option<Pipes>,
 }
 
-/// Start a task: `exe supervise DIR` is this same binary. After an error nothing runs, and it may be tried again.
-pub fn start(exe: &Path, dir: &Path, launch: &Launch) -> Result<Spawned, Error> {
+/// A supervisor that waits for its task. Dropped, it goes away by itself.
+#[derive(Debug)]
+pub struct Waiting {
+    child: Child,
+    line: UnixStream,
+}
+
+/// Start a supervisor, `exe supervise DIR` being this same binary, and let it wait. After an error there is none.
+pub fn await_launch(exe: &Path, dir: &Path) -> Result<Waiting, Error> {
     let dir = &std::path::absolute(dir).map_err(Error::io("name the directory", dir))?;
     let mut builder = fs::DirBuilder::new();
     builder
@@ -104,14 +115,29 @@ pub fn start(exe: &Path, dir: &Path, launch: &Launch) -> Result<Spawned, Error> 
     if has_log(dir)? || dir.join(EXIT).exists() {
         return Err(Error::AlreadyStarted { dir: dir.clone() });
     }
-    make_control(dir).map_err(Error::io("make the control pipe", dir))?;
-    write(dir, LAUNCH, launch).map_err(Error::io("write the launch", dir))?;
-    let (pipes, [stdout, stderr]) = Pipes::new().map_err(Error::io("make the pipes", dir))?;
+    let (line, theirs) = UnixStream::pair().map_err(Error::io("make the supervisor's stdin", dir))?;
     let mut command = Command::new(exe);
     // No `pre_exec` and no other directory: so the standard library need not fork this possibly large process.
-    command.arg("supervise").arg(dir).env_clear().stdin(stdout).stdout(stderr).stderr(lock);
+    command.arg("supervise").arg(dir).env_clear();
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(lock);
     let child = command.spawn().map_err(Error::io("start the supervisor", dir))?;
-    Ok(Spawned { child, pipes })
+    Ok(Waiting { child, line })
+}
+
+impl Waiting {
+    /// Give it its task. After an error nothing runs.
+    pub fn launch(self, dir: &Path, launch: &Launch) -> Result<Spawned, Error> {
+        make_control(dir).map_err(Error::io("make the control pipe", dir))?;
+        write(dir, LAUNCH, launch).map_err(Error::io("write the launch", dir))?;
+        let pipes = Pipes::new().map_err(Error::io("make the pipes", dir))?;
+        give(&self.line, pipes.each()).map_err(Error::io("reach the supervisor", dir))?;
+        Ok(Spawned { child: self.child, pipes })
+    }
+}
+
+/// Start a task for which no supervisor waits. After an error nothing runs, and it may be tried again.
+pub fn start(exe: &Path, dir: &Path, launch: &Launch) -> Result<Spawned, Error> {
+    await_launch(exe, dir)?.launch(dir, launch)
 }
 
 /// How a task is.

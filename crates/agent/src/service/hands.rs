@@ -21,7 +21,7 @@ use super::life::{Outcome, Step};
 use super::table::Task;
 use crate::bulk::Bulk;
 use crate::files::collect::collect;
-use crate::prepare::{self, Means, Prepared, prepare};
+use crate::prepare::{self, Coming, Means, Prepared, prepare};
 use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::shelf::{Kept, Shelf};
 use crate::start::{self, Watch};
@@ -42,6 +42,8 @@ const DOUBTS: u32 = 200;
 pub(super) struct Report {
     pub(super) outcome: Outcome,
     pub(super) pipes: Option<Pipes>,
+    /// A supervisor that will wait for the task.
+    pub(super) coming: Option<Coming>,
     /// A supervisor that is to be awaited from now on.
     pub(super) supervisor: Option<Watch>,
 }
@@ -52,6 +54,8 @@ struct Work {
     dir: TaskDir,
     record: Record,
     pipes: Option<Pipes>,
+    /// For the launch; any other step is the end of it.
+    coming: Option<Coming>,
     is_awaited: bool,
     is_supervisor_gone: bool,
     /// How often in a row its steps have failed.
@@ -105,6 +109,7 @@ impl Hands {
             dir: task.dir.clone(),
             record: task.record.clone(),
             pipes: task.pipes.take(),
+            coming: task.coming.take(),
             is_awaited: task.is_awaited,
             is_supervisor_gone: task.is_supervisor_gone,
             failures: task.failures,
@@ -117,7 +122,7 @@ impl Hands {
             let report = match step {
                 Step::Prepare => work.prepare(means).await,
                 Step::End { failure } => work.on_disk(move |work| work.end(failure)).await,
-                Step::Launch(launch) => work.on_disk(move |work| work.launch(&launch, &start)).await,
+                Step::Launch(launch) => work.launch(launch, start).await,
                 Step::Stop { grace_ms } => work.on_disk(move |work| work.stop(grace_ms)).await,
                 Step::Look => work.on_disk(move |work| work.look(node_lost)).await,
                 Step::Collect(ended) => work.collect(*ended, means).await,
@@ -177,7 +182,7 @@ enum Error {
 
 impl Work {
     fn report(self, outcome: Outcome) -> Report {
-        Report { outcome, pipes: self.pipes, supervisor: None }
+        Report { outcome, pipes: self.pipes, coming: None, supervisor: None }
     }
 
     /// Make a step that waits for nothing but the disk. One that fails is tried again a little later.
@@ -193,7 +198,10 @@ impl Work {
                 return Report { supervisor: found.supervisor, ..work.report(found.outcome) };
             }
             Ok((work, Err(error))) => (work.report(Outcome::Failed), words(&error)),
-            Err(error) => (Report { outcome: Outcome::Failed, pipes: None, supervisor: None }, words(&error)),
+            Err(error) => {
+                let report = Report { outcome: Outcome::Failed, pipes: None, coming: None, supervisor: None };
+                (report, words(&error))
+            }
         };
         tracing::warn!(task = %id, error, "a step of a task failed and will be tried again");
         tokio::time::sleep(pause).await;
@@ -202,7 +210,9 @@ impl Work {
 
     async fn prepare(self, means: Means) -> Report {
         let outcome = match prepare(self.dir.clone(), self.record.clone(), means, self.cancel.clone()).await {
-            Ok(Prepared::Ready) => Outcome::Prepared,
+            Ok(Prepared::Ready(coming)) => {
+                return Report { coming: Some(coming), ..self.report(Outcome::Prepared) };
+            }
             Ok(Prepared::Over(ended)) => Outcome::Ended(Box::new(ended)),
             Err(prepare::Error::Abandoned) => Outcome::Abandoned,
             Err(error) => self.impossible(error.is_full(), &error),
@@ -271,14 +281,19 @@ impl Work {
         Ok(Outcome::Ended(Box::new(ended)).into())
     }
 
-    fn launch(&mut self, launch: &Launch, means: &start::Means) -> Result<Done, Error> {
-        match start::start(&self.dir, &self.record, launch, means) {
+    async fn launch(mut self, launch: Box<Launch>, means: start::Means) -> Report {
+        let waiting = match self.coming.take() {
+            Some(coming) => coming.await.unwrap_or_default(),
+            None => None,
+        };
+        self.on_disk(move |work| match start::start(&work.dir, &work.record, &launch, waiting, &means) {
             Ok((pipes, supervisor)) => {
-                self.pipes = pipes;
+                work.pipes = pipes;
                 Ok(Done { outcome: Outcome::Launched, supervisor })
             }
-            Err(error) => Ok(self.impossible(error.is_full(), &error).into()),
-        }
+            Err(error) => Ok(work.impossible(error.is_full(), &error).into()),
+        })
+        .await
     }
 
     fn stop(&mut self, grace_ms: u64) -> Result<Done, Error> {

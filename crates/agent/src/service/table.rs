@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::life::Life;
+use crate::prepare::Coming;
 use crate::record::{Record, TaskDir};
 use crate::ship::Source;
 use crate::task::Pipes;
@@ -23,6 +24,8 @@ pub(super) struct Task {
     pub(super) cancel: CancellationToken,
     /// The hold on its output, except while a step has it.
     pub(super) pipes: Option<Pipes>,
+    /// The supervisor that will wait for its launch, until a step takes it.
+    pub(super) coming: Option<Coming>,
     /// Its supervisor's end is being waited for, or has come.
     pub(super) is_awaited: bool,
     pub(super) is_supervisor_gone: bool,
@@ -42,6 +45,7 @@ impl Task {
             record,
             cancel: CancellationToken::new(),
             pipes: None,
+            coming: None,
             is_awaited: false,
             is_supervisor_gone: false,
             failures: 0,

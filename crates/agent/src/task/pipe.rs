@@ -20,11 +20,9 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// New pipes, and second read ends for the supervisor. No write end is kept, or the pipes would never end.
-    pub(super) fn new() -> io::Result<(Pipes, [OwnedFd; 2])> {
-        let (stdout, stderr) = (make()?, make()?);
-        let supervisors = [stdout.try_clone()?, stderr.try_clone()?];
-        Ok((Pipes { stdout, stderr }, supervisors))
+    /// New pipes. No write end is kept, or they would never end.
+    pub(super) fn new() -> io::Result<Pipes> {
+        Ok(Pipes { stdout: make()?, stderr: make()? })
     }
 
     /// Take hold of a running task's pipes once more: through its supervisor or, if that is dead, through the task.

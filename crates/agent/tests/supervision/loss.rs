@@ -1,12 +1,14 @@
 //! Supervisors and agents that are killed: nothing is lost, nothing is left, nothing runs twice.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use muster_agent::supervisor::{Outcome, Started};
 use muster_agent::task::{self, Error, Observation};
 use muster_agent::tree::Preference;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Plan, Task, WAYS, supervisor, wait_for};
 
@@ -170,6 +172,40 @@ fn a_start_that_was_cut_off_before_the_supervisor_may_be_repeated() {
         (task::observe(&plan.dir()).unwrap() == Observation::NotStarted).then_some(())
     });
     assert!(matches!(task::bury(&plan.dir(), None), Err(Error::NotStarted { .. })));
+    assert_eq!(plan.run().1.stdout(), "hello\n");
+}
+
+/// The process that supervises, or waits to supervise, the task in this directory.
+fn supervisor_of(dir: &Path) -> Option<i32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let words = format!("\0supervise\0{}\0", dir.display());
+    pids.find(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(&words))
+    })
+}
+
+#[test]
+fn a_supervisor_that_gets_no_task_goes_and_leaves_no_trace() {
+    let plan = Plan::script("echo hello");
+    let waiting = task::await_launch(&supervisor(), &plan.dir()).unwrap();
+    assert_eq!(task::observe(&plan.dir()).unwrap(), Observation::NotStarted);
+    let second = task::await_launch(&supervisor(), &plan.dir());
+    assert!(matches!(second, Err(Error::Supervised { .. })), "only one may wait: {second:?}");
+    drop(waiting);
+    wait_for("it to go", || supervisor_of(&plan.dir()).is_none().then_some(()));
+    assert!(matches!(task::bury(&plan.dir(), None), Err(Error::NotStarted { .. })));
+    assert_eq!(plan.run().1.stdout(), "hello\n");
+}
+
+#[test]
+fn a_task_whose_waiting_supervisor_was_killed_can_have_another() {
+    let plan = Plan::script("echo hello");
+    let waiting = task::await_launch(&supervisor(), &plan.dir()).unwrap();
+    let pid = wait_for("it to wait", || supervisor_of(&plan.dir()));
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    wait_for("it to be gone", || supervisor_of(&plan.dir()).is_none().then_some(()));
+    assert!(matches!(waiting.launch(&plan.dir(), &plan.launch), Err(Error::Io { .. })));
     assert_eq!(plan.run().1.stdout(), "hello\n");
 }
 
