@@ -1,16 +1,17 @@
 //! A stand-in for the `muster` binary in this crate's tests, with the commands of a node: `agent DIR SOCKET [OPTION]...`
-//! and `supervise DIR`.
+//! `processes FILE` and `supervise DIR`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_agent::{Options, Overlays, run, supervisor};
+use muster_agent::{Options, Overlays, processes, run, supervisor};
 use muster_link::dial::Server;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["processes", file] => processes::run(Path::new(file)),
         ["supervise", dir] => supervisor::run(Path::new(dir)),
         ["agent", dir, socket, options @ ..] => agent(dir, socket, options),
         _ => ExitCode::from(2),

@@ -24,6 +24,7 @@ mod overlay;
 mod peer;
 mod prepare;
 mod process;
+pub mod processes;
 mod record;
 mod service;
 mod shelf;

@@ -1,12 +1,13 @@
 //! Giving a task to a supervisor, and waiting for that supervisor's end.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use muster_link::message::Launch;
-use muster_model::launch::Work;
+use muster_model::launch::{Process, Work};
 use muster_model::node::Device;
 use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
@@ -14,9 +15,9 @@ use tokio::io::Interest;
 use crate::bundle::Cache;
 use crate::descriptor::register;
 use crate::record::{Record, TaskDir};
-use crate::supervisor::{self, FORMAT, Overlay, Started, Step, StepKind};
+use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
 use crate::task::{self, Pipes, Spawned, Waiting};
-use crate::tree::{Preference, Process, Tree, Unavailable};
+use crate::tree::{self, Preference, Tree, Unavailable};
 use crate::{device, disk, environment};
 
 /// Why a task cannot be started.
@@ -63,7 +64,7 @@ pub(crate) fn start(
     let launch = launch_of(dir, record, launch, means, tree.clone());
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
-            let supervisor = Process::of(Pid::from_child(&spawned.child)).ok();
+            let supervisor = tree::Process::of(Pid::from_child(&spawned.child)).ok();
             let watch = task::watch(dir.path(), supervisor).ok();
             Ok((Some(spawned.pipes), watch.map(|descriptor| Watch { descriptor })))
         }
@@ -107,22 +108,42 @@ fn launch_of(
     });
     let previous = prepare.previous.as_ref().map(|task| dir.of_other(task).output());
     let previous = previous.filter(|output| output.is_dir());
-    let argv = match &launch.work {
-        Work::Run(processes) => processes.first().map(|process| process.argv.clone()).unwrap_or_default(),
-        Work::Wait => vec!["/bin/sleep".into(), "infinity".into()],
-    };
+    let (argv, own_env, work) = command_of(dir, launch, means);
     let command = Step { kind: StepKind::Command, argv };
+    let mut env = launch.env.clone();
+    env.extend(own_env);
     supervisor::Launch {
         format: FORMAT,
         steps: setup.chain([command]).collect(),
         cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
-        env: environment::complete(launch.env.clone(), &id, &dir.output(), previous.as_deref(), visible),
+        env: environment::complete(env, &id, &dir.output(), previous.as_deref(), visible),
         overlay,
+        work,
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,
         umask: None,
         task: id,
         tree,
+    }
+}
+
+/// The words of a task's command, the variables that are its only process's own, and what the command is to start by
+/// itself. One process in the task's own directory is the command; for all else there is a program that starts it.
+fn command_of(
+    dir: &TaskDir,
+    launch: &Launch,
+    means: &Means,
+) -> (Vec<String>, BTreeMap<String, String>, Option<Work>) {
+    match &launch.work {
+        Work::Run(processes) if let [Process { argv, env, dir: None }] = &processes[..] => {
+            (argv.clone(), env.clone(), None)
+        }
+        work => {
+            let file = dir.path().join(PROCESSES);
+            let words = [means.exe.as_path(), Path::new("processes"), &file];
+            let argv = words.iter().map(|word| word.display().to_string()).collect();
+            (argv, BTreeMap::new(), Some(work.clone()))
+        }
     }
 }
 

@@ -21,8 +21,8 @@ mod watch;
 
 pub use crate::overlay::Overlay;
 pub use file::{
-    CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, STARTED, STOP,
-    SUPERVISOR_LOG, Started, Status, Step, StepKind, StopAsked,
+    CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES, Processes,
+    STARTED, STOP, SUPERVISOR_LOG, Started, Status, Step, StepKind, StopAsked,
 };
 
 pub(crate) use capture::Capture;
@@ -66,13 +66,20 @@ fn supervise(dir: &Path) -> io::Result<()> {
         Err(error) => return write_exit(dir, &failed(&error)),
     };
     let tree = launch.tree.clone();
-    let exit = match show_files(&launch).and_then(|()| Life::new(dir, launch, capture)) {
+    let exit = match prepare(dir, &launch).and_then(|()| Life::new(dir, launch, capture)) {
         Ok(life) => life.run(),
         Err(error) => failed(&error),
     };
     // Before the end is known: after it nobody would come back for what we leave.
     tree.remove();
     write_exit(dir, &exit)
+}
+
+/// Make what the task's first process is to find.
+fn prepare(dir: &Path, launch: &Launch) -> io::Result<()> {
+    show_files(launch)?;
+    let Some(work) = launch.work.clone() else { return Ok(()) };
+    write(dir, PROCESSES, &Processes { format: FORMAT, work, grace_ms: launch.grace_ms })
 }
 
 /// Make the working directory what it is to be. A copy is as good as an overlay, and only slower.

@@ -13,10 +13,14 @@ use muster_cli::Hooks;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    // There is a supervisor for every task: it must branch off before anything costs memory.
+    // There is a supervisor for every task, and perhaps a starter: they must branch off before anything costs memory.
     match words.next() {
         Some(word) if word == "supervise" => match words.next() {
             Some(dir) => muster_agent::supervisor::run(Path::new(&dir)),
+            None => ExitCode::from(2),
+        },
+        Some(word) if word == "processes" => match words.next() {
+            Some(file) => muster_agent::processes::run(Path::new(&file)),
             None => ExitCode::from(2),
         },
         _ => {

@@ -3,6 +3,7 @@
 //! | file | written by | says |
 //! | --- | --- | --- |
 //! | `launch.json` | agent, before the start | what to run and how |
+//! | `processes.json` | supervisor, before the command | what a task with several processes runs |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
 //! | `stop.json` | agent | that a stop was asked for, also to a supervisor that does not listen yet |
 //! | `supervisor.log` | supervisor | its own troubles. It is locked as long as a supervisor lives |
@@ -21,6 +22,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use muster_model::launch::Work;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +33,7 @@ pub const CONTROL: &str = "control";
 pub const EXIT: &str = "exit.json";
 pub const LAUNCH: &str = "launch.json";
 pub const LOG: &str = "log";
+pub const PROCESSES: &str = "processes.json";
 pub const STARTED: &str = "started.json";
 pub const STOP: &str = "stop.json";
 pub const SUPERVISOR_LOG: &str = "supervisor.log";
@@ -50,6 +53,9 @@ pub struct Launch {
     /// What is to be seen there; none if it is a directory like others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<Overlay>,
+    /// What the command is to start, where that is not one process: it finds it in `processes.json`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
     /// The complete environment: nothing is inherited.
     pub env: BTreeMap<String, String>,
     /// How long the whole task may take.
@@ -72,7 +78,19 @@ pub struct Step {
 pub enum StepKind {
     /// If it fails, the task ends there.
     Setup,
+    /// Runs beside what follows, from before it starts to the end of the task. If it cannot be started, the task ends
+    /// there; how it ends is its own affair.
+    Companion,
     Command,
+}
+
+/// What a task with several processes runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processes {
+    pub format: u32,
+    pub work: Work,
+    /// How long the others have to end when one has failed.
+    pub grace_ms: u64,
 }
 
 /// What runs now. Written anew for each step.

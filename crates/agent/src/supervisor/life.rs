@@ -61,6 +61,16 @@ struct Running {
     status: Option<Status>,
 }
 
+impl Running {
+    /// Whether the next step has to wait for this one.
+    fn is_awaited(&self, kind: StepKind) -> bool {
+        match kind {
+            StepKind::Companion => self.status.is_none() && self.report.is_some(),
+            StepKind::Setup | StepKind::Command => self.status.is_none(),
+        }
+    }
+}
+
 impl Life {
     pub(super) fn new(dir: &Path, launch: Launch, capture: Capture) -> io::Result<Life> {
         let supervisor = Process::current()?;
@@ -117,7 +127,11 @@ impl Life {
                 return Ok(if stop.is_timeout { Outcome::Timeout } else { Outcome::NotStarted });
             }
             self.start_step(step)?;
-            while self.running.as_ref().is_some_and(|running| running.status.is_none()) {
+            while self
+                .running
+                .as_ref()
+                .is_some_and(|running| running.is_awaited(self.launch.steps[step].kind))
+            {
                 self.turn(self.next_deadline())?;
             }
             if let Some(outcome) = self.outcome(self.launch.steps[step].kind) {
@@ -177,6 +191,8 @@ impl Life {
         }
         match (kind, status) {
             (StepKind::Setup, status) if status.is_success() => None,
+            // It ran, and that was all that was wanted of it.
+            (StepKind::Companion, _) => None,
             (StepKind::Setup, status) => Some(Outcome::SetupFailed { status }),
             (StepKind::Command, Status::Exited(code)) => Some(Outcome::Exited { code }),
             (StepKind::Command, Status::Signaled(signal)) => Some(Outcome::Signaled { signal }),

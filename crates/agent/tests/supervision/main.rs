@@ -12,4 +12,5 @@ mod harness;
 mod loss;
 mod memory;
 mod output;
+mod several;
 mod stop;
