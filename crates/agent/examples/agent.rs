@@ -33,6 +33,7 @@ fn agent(dir: &str, socket: &str, words: &[&str]) -> ExitCode {
         match word.split_once('=') {
             Some(("orphan_ms", text)) => options.orphan_exit = text.parse().ok().map(Duration::from_millis),
             Some(("device", text)) => options.devices.extend(text.parse()),
+            Some(("network", text)) => options.network = text.parse().expect("this is a network"),
             Some(("overlays", "always")) => options.overlays = Overlays::Always,
             Some(("overlays", "never")) => options.overlays = Overlays::Never,
             Some(("tree", text)) => options.tree = text.parse().expect("this is a way"),

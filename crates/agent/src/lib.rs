@@ -17,6 +17,7 @@ mod files;
 mod identity;
 mod machine;
 mod memory;
+mod network;
 mod options;
 mod outcome;
 mod overlay;
@@ -36,6 +37,7 @@ pub mod tree;
 mod watcher;
 mod words;
 
+pub use network::Network;
 pub use options::{LOCAL_ORPHAN_EXIT, Options, Overlays};
 pub use process::{EXIT_ALREADY_RUNNING, run};
 

@@ -7,6 +7,7 @@ use muster_link::dial::Server;
 use muster_model::NodeId;
 
 use crate::device::Declared;
+use crate::network::Network;
 use crate::tree::Preference;
 
 /// How long an agent on a person's own machine outlives its last task and its server: as long as the private server
@@ -44,6 +45,8 @@ pub struct Options {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub slots: Option<u32>,
+    /// Which addresses its tasks have.
+    pub network: Network,
     /// When a working directory is an overlay instead of a copy.
     pub overlays: Overlays,
     /// How the processes of a task are held together and ended.
@@ -69,6 +72,7 @@ impl Options {
             cpu_millis: None,
             memory_bytes: None,
             slots: None,
+            network: Network::Loopback,
             overlays: Overlays::Auto,
             tree: Preference::Auto,
             orphan_exit: None,

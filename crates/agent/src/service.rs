@@ -159,7 +159,7 @@ impl Service {
             options: options.clone(),
             identity: agent.identity.clone(),
             tasks: Table::default(),
-            ledger: Ledger::new(seed, address::ephemeral_start()),
+            ledger: Ledger::new(options.network.clone(), seed, address::ephemeral_start()),
             hands,
             work: JoinSet::new(),
             link,

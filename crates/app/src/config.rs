@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use muster_agent::Network;
 use muster_agent::device::Declared;
 use muster_agent::tree::Preference;
 use muster_cli::Setting;
@@ -42,6 +43,12 @@ pub const SETTINGS: &[Setting] = &[
         default: "auto",
         meaning: "how a task's processes are found and killed: auto, cgroup2, cgroup1 or walk",
         example: "walk",
+    },
+    Setting {
+        key: "local.network",
+        default: "loopback",
+        meaning: "the addresses of tasks: loopback, host (as other machines reach this one), or an interface",
+        example: "ib0",
     },
     Setting { key: "keep.logs", default: "10GB", meaning: "logs of jobs that are over", example: "2GB" },
     Setting {
@@ -121,6 +128,8 @@ pub struct Local {
     pub slots: Option<u32>,
     /// How a task's processes are found and killed: `auto`, `cgroup2`, `cgroup1` or `walk`.
     tree_kill: Option<String>,
+    /// The addresses of tasks: `loopback`, `host`, or an interface.
+    network: Option<String>,
 }
 
 impl Config {
@@ -181,6 +190,12 @@ impl Local {
     /// The declared devices.
     pub fn devices(&self) -> anyhow::Result<Vec<Declared>> {
         self.devices.iter().map(|text| text.parse().context("local.devices")).collect()
+    }
+
+    /// The addresses of tasks.
+    pub fn network(&self) -> Network {
+        // Every word that is no other choice is an interface's name: which there are, the node knows.
+        self.network.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
     /// How a task's processes are found and killed.

@@ -5,6 +5,7 @@
 //! begins with the card's number and the chip's name, the second with the chip's number on the card; the second's
 //! middle cell is the bus address, and its last ends with the memory as `used / total` in megabytes.
 
+use std::fs;
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,10 +17,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The table of sixteen chips is a few kilobytes.
 const LONGEST: u64 = 1 << 20;
+/// Where the driver's own tool keeps the addresses by which chips of several machines reach each other.
+const ADDRESSES: &str = "/etc/hccn.conf";
 
 pub(super) fn discover() -> Vec<Device> {
     match ask() {
-        Ok(Some(table)) => parse(&table),
+        Ok(Some(table)) => {
+            let mut devices = parse(&table);
+            address(&mut devices, &fs::read_to_string(ADDRESSES).unwrap_or_default());
+            devices
+        }
         Ok(None) => Vec::new(),
         Err(error) => {
             tracing::warn!(%error, "npu-smi is installed but does not work: this node has no Ascend devices");
@@ -75,6 +82,17 @@ fn parse(table: &str) -> Vec<Device> {
     let rows: Vec<[&str; 3]> = chips.filter_map(cells).filter(|row| starts_with_number(row[0])).collect();
     let pairs = rows.chunks_exact(2).enumerate();
     pairs.filter_map(|(index, rows)| device(index as u32, rows[0], rows[1])).collect()
+}
+
+/// Give each chip the network address that the driver's configuration has for it: `address_0=192.168.100.101`.
+fn address(devices: &mut [Device], configuration: &str) {
+    for line in configuration.lines() {
+        let Some((name, value)) = line.split_once('=') else { continue };
+        let number = name.trim().strip_prefix("address_").and_then(|number| number.parse::<u32>().ok());
+        if let Some(device) = devices.iter_mut().find(|device| Some(device.index) == number) {
+            device.ip = value.trim().parse().ok();
+        }
+    }
 }
 
 fn cells(line: &str) -> Option<[&str; 3]> {
@@ -181,6 +199,15 @@ mod tests {
         assert_eq!(seen(ONE_CHIP), [(0, "910B3".into(), 65536), (1, "910B3".into(), 65536)]);
         assert_eq!(seen(TWO_CHIPS), [(0, "910".into(), 65536), (1, "910".into(), 65536)]);
         assert_eq!(seen(INFERENCE), [(0, "310P3".into(), 44280), (1, "310P3".into(), 43693)]);
+    }
+
+    #[test]
+    fn chips_have_the_addresses_of_the_drivers_configuration() {
+        let mut devices = parse(ONE_CHIP);
+        let configuration = "address_1 = 192.168.100.102\nnetmask_1=255.255.255.0\naddress_7=1.2.3.4\nsend_arp_status_0=1\naddress_0=not one\n";
+        address(&mut devices, configuration);
+        let ips: Vec<_> = devices.iter().map(|device| device.ip).collect();
+        assert_eq!(ips, [None, Some([192, 168, 100, 102].into())]);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Service {
             return;
         }
         let mut life = Life::begin().with_outputs(!prepare.outputs.is_empty());
-        let address = self.ledger.claim(&id, prepare.ports);
+        let address = self.ledger.claim(&id, prepare.ports, prepare.shared_port);
         if let Err(error) = &address {
             life.refuse(Reason::PrepareFailed { message: error.to_string() });
         }
