@@ -12,6 +12,7 @@ mod nvidia;
 
 pub use declared::{Declared, ParseError};
 
+use muster_model::metrics::DeviceUse;
 use muster_model::node::{Device, Vendor};
 
 /// The devices of this node, each with a number of its own. May take seconds where a driver is slow: call it from a
@@ -33,6 +34,45 @@ pub fn discover(declared: &[Declared]) -> Vec<Device> {
 fn first_ascend(devices: &[Device]) -> u32 {
     let nvidia = devices.iter().filter(|device| device.vendor == Vendor::Nvidia);
     nvidia.map(|device| device.index + 1).max().unwrap_or(0)
+}
+
+/// What can be read from this node's devices while they work. Simulated ones have nothing to tell.
+#[derive(Debug)]
+pub(crate) struct Gauges {
+    nvidia: Option<nvidia::Gauge>,
+    ascend: Option<ascend::Gauge>,
+    /// The numbers of the NVIDIA devices, and of the first Ascend one.
+    nvidia_devices: Vec<u32>,
+    first_ascend: u32,
+}
+
+impl Gauges {
+    /// May take seconds where a driver is slow.
+    pub(crate) fn open(devices: &[Device]) -> Gauges {
+        let of = |vendor| {
+            devices
+                .iter()
+                .filter(move |device| device.vendor == vendor && !device.simulated)
+                .map(|it| it.index)
+        };
+        let nvidia_devices: Vec<u32> = of(Vendor::Nvidia).collect();
+        Gauges {
+            nvidia: if nvidia_devices.is_empty() { None } else { nvidia::Gauge::open() },
+            ascend: of(Vendor::Ascend).next().map(|_| ascend::Gauge::default()),
+            nvidia_devices,
+            first_ascend: first_ascend(devices),
+        }
+    }
+
+    /// How the devices are, those that answer.
+    pub(crate) fn read(&self) -> Vec<DeviceUse> {
+        let nvidia = self.nvidia.iter().flat_map(|gauge| {
+            self.nvidia_devices.iter().filter_map(|index| gauge.read(*index)).collect::<Vec<_>>()
+        });
+        let ascend = self.ascend.iter().flat_map(ascend::Gauge::read);
+        let numbered = ascend.map(|chip| DeviceUse { index: chip.index + self.first_ascend, ..chip });
+        nvidia.chain(numbered).collect()
+    }
 }
 
 /// The variables through which a task sees those of the node's devices that it was given, and no others. All are always

@@ -229,7 +229,7 @@ mod tests {
         child.wait().unwrap();
         let files = open(&node.dir, &node.cache).unwrap();
         assert_eq!(listed(&files.work), changed);
-        let end = TaskEnd { failure: None, log_bytes: Some(0) };
+        let end = TaskEnd::new(None, Some(0));
         node.dir.write_ended(&Ended { end, at: Timestamp::now(), started_at: None, outputs: None }).unwrap();
         node.dir.forget().unwrap();
         assert_eq!(listed(&open(&node.dir, &node.cache).unwrap().work), changed);

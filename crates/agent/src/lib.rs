@@ -17,6 +17,7 @@ mod files;
 mod identity;
 mod machine;
 mod memory;
+mod metrics;
 mod network;
 mod options;
 mod outcome;
@@ -38,7 +39,7 @@ mod watcher;
 mod words;
 
 pub use network::Network;
-pub use options::{LOCAL_ORPHAN_EXIT, Options, Overlays};
+pub use options::{LOCAL_ORPHAN_EXIT, MEASURE_EVERY, Options, Overlays};
 pub use process::{EXIT_ALREADY_RUNNING, run};
 
 use words::words;

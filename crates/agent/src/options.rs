@@ -14,6 +14,9 @@ use crate::tree::Preference;
 /// itself stays with nothing to do, so that neither is left behind by the other.
 pub const LOCAL_ORPHAN_EXIT: Duration = Duration::from_secs(15 * 60);
 
+/// How often is measured, where nothing else is said.
+pub const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
 /// When a working directory is an overlay, on a machine that can have them. All but `Auto` are for tests and for operators
 /// who know their machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Options {
     pub overlays: Overlays,
     /// How the processes of a task are held together and ended.
     pub tree: Preference,
+    /// How often the use of the machine and of its tasks is measured while tasks run; never, if absent.
+    pub measure_every: Option<Duration>,
     /// After how long without a live task and without a server it ends; never, if absent.
     pub orphan_exit: Option<Duration>,
     /// Which binary this is, by the metadata of its file.
@@ -75,6 +80,7 @@ impl Options {
             network: Network::Loopback,
             overlays: Overlays::Auto,
             tree: Preference::Auto,
+            measure_every: Some(MEASURE_EVERY),
             orphan_exit: None,
             build: String::new(),
             version: String::new(),

@@ -7,7 +7,7 @@ use crate::supervisor::{Exit, NotExecutable, Outcome, Status};
 
 /// How a task ended, for the server. `timeout_ms` is the limit it had.
 pub(crate) fn task_end(exit: &Exit, timeout_ms: Option<u64>) -> TaskEnd {
-    TaskEnd { failure: failure(&exit.outcome, timeout_ms), log_bytes: Some(exit.log_bytes) }
+    TaskEnd::new(failure(&exit.outcome, timeout_ms), Some(exit.log_bytes))
 }
 
 /// A task that was stopped keeps its own signal or code: that someone asked for it is the job's to know, and how it

@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn ended() -> Ended {
-        let end = TaskEnd { failure: None, log_bytes: Some(7) };
+        let end = TaskEnd::new(None, Some(7));
         Ended { end, at: Timestamp::UNIX_EPOCH, started_at: None, outputs: None }
     }
 

@@ -7,6 +7,7 @@ mod hands;
 mod holding;
 mod life;
 mod message;
+mod sampling;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use crate::{Options, Overlays, device, disk, machine, memory, overlay, start};
 
 use hands::{Hands, Report};
 use life::Outcome;
+use sampling::{Sampled, Sampling};
 use table::Table;
 
 /// Answers about tasks that are not known here. More wait with the server, whose next message is not read before.
@@ -85,6 +87,7 @@ pub(crate) struct Service {
     orphan_since: Option<Instant>,
     /// When to give back the memory that ended tasks took.
     tidy_at: Option<Instant>,
+    sampling: Sampling,
     /// How much of what is over may be kept.
     keep: Keep,
     /// What is old is being removed; and whether to look again afterwards, perhaps for someone who asked.
@@ -121,6 +124,10 @@ enum Event {
         bytes: u64,
         asked: bool,
     },
+    /// It is time to measure.
+    SampleDue,
+    /// None from one that broke.
+    Sampled(Option<Box<Sampled>>),
     Files(Changes<Place>),
     Logs(Changes<TaskId>),
     /// A process is to be reaped. What it means for its task is told by other signs.
@@ -154,6 +161,7 @@ impl Service {
         let seed = getrandom::u64().map_err(io::Error::other)?;
         let means = Means { cache, bulk, reader, overlays, exe: options.exe.clone() };
         let hands = Hands::new(options, tasks_dir, means, &devices);
+        let sampling = Sampling::new(options.measure_every, &devices);
         let mut service = Service {
             capacity: machine::capacity(options, devices),
             options: options.clone(),
@@ -173,6 +181,7 @@ impl Service {
             child: signal(SignalKind::child())?,
             orphan_since: None,
             tidy_at: None,
+            sampling,
             keep: Keep::default(),
             collecting: false,
             collect_again: None,
@@ -215,6 +224,7 @@ impl Service {
             _ = self.child.recv() => Event::ChildEnded,
             () = wait_until(orphaned_at) => Event::Orphaned,
             () = wait_until(self.tidy_at) => Event::Quiet,
+            () = wait_until(self.sampling.due()) => Event::SampleDue,
         }
     }
 
@@ -225,6 +235,8 @@ impl Service {
             Event::Done { task, report } => self.on_done(&task, *report),
             Event::SupervisorGone { task } => self.on_supervisor_gone(&task),
             Event::Collected { bytes, asked } => self.on_collected(bytes, asked),
+            Event::SampleDue => self.on_sample_due(),
+            Event::Sampled(sampled) => self.on_sampled(sampled.map(|it| *it)),
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
             Event::ChildEnded => start::reap(),
@@ -270,6 +282,7 @@ impl Service {
         match &report.outcome {
             Outcome::Prepared => self.watch(id),
             Outcome::Launched => self.ship(id),
+            Outcome::Running { .. } => self.sampling.on_task(),
             Outcome::Ended(ended) => self.on_ended(id, ended.end.log_bytes),
             _ => {}
         }

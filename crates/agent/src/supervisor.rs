@@ -22,7 +22,7 @@ mod watch;
 pub use crate::overlay::Overlay;
 pub use file::{
     CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES, Processes,
-    STARTED, STOP, SUPERVISOR_LOG, Started, Status, Step, StepKind, StopAsked,
+    STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
 };
 
 pub(crate) use capture::Capture;
@@ -103,6 +103,7 @@ fn failed(error: &io::Error) -> Exit {
         ended_at: Timestamp::now(),
         log_bytes: 0,
         survivors: Vec::new(),
+        spent: None,
     }
 }
 

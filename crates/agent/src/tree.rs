@@ -9,10 +9,12 @@
 mod cgroup;
 mod cgroup1;
 mod cgroup2;
+mod measure;
 mod memory;
 mod process;
 mod walk;
 
+pub(crate) use measure::{Measured, Processes};
 pub use memory::Memory;
 pub use process::{Process, boot_id};
 

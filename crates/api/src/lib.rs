@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod doctor;
+pub mod metrics;
 pub mod problem;
 pub mod view;
 

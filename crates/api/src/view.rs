@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_model::bundle::{Chunk, Source};
 use muster_model::file::FileEntry;
 use muster_model::job::State;
+use muster_model::metrics::{DeviceUse, NodeUse, Usage};
 use muster_model::node::Device;
 use muster_model::spec::JobSpec;
 use muster_model::task::{Address, Outputs, TaskPhase};
@@ -12,6 +13,8 @@ use muster_model::{BundleId, ChunkId, JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
+
+use crate::metrics::TaskPoint;
 
 /// `POST /jobs`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -144,6 +147,12 @@ pub struct TaskView {
     pub message: Option<String>,
     /// What became of the files it was to leave behind; absent before that is known, and where none were asked for.
     pub outputs: Option<Outputs>,
+    /// What it uses now; absent when it does not run, or its node is away.
+    #[serde(default)]
+    pub now: Option<TaskPoint>,
+    /// What it has used from its start on; absent if it never ran.
+    #[serde(default)]
+    pub usage: Option<Usage>,
     /// When its command started.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
@@ -407,6 +416,9 @@ pub struct NodeView {
     pub slots: u32,
     /// Places taken.
     pub slots_used: u32,
+    /// What is in use of the machine, by muster or not; absent when it is away, or measures nothing.
+    #[serde(default)]
+    pub now: Option<NodeUse>,
     /// Its accelerators.
     pub devices: Vec<DeviceView>,
 }
@@ -419,6 +431,9 @@ pub struct DeviceView {
     pub device: Device,
     /// The job that has it.
     pub job: Option<JobId>,
+    /// How it is used and how it is; absent when it cannot be asked.
+    #[serde(default)]
+    pub now: Option<DeviceUse>,
 }
 
 /// All nodes.

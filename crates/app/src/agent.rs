@@ -67,6 +67,7 @@ fn options(words: &[OsString]) -> anyhow::Result<Options> {
     options.slots = config.local.slots;
     options.tree = config.local.tree_kill()?;
     options.network = config.local.network();
+    options.measure_every = config.local.measure_every()?;
     options.orphan_exit = Some(muster_agent::LOCAL_ORPHAN_EXIT);
     options.build = build::of_current_exe()?;
     options.version = crate::version();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use muster_agent::MEASURE_EVERY;
 use muster_agent::Network;
 use muster_agent::device::Declared;
 use muster_agent::tree::Preference;
@@ -15,6 +16,9 @@ use crate::keep::Keep;
 
 /// A private server with nothing to do and nobody to talk to ends after this.
 const IDLE_EXIT: Duration = Duration::from_secs(15 * 60);
+
+/// Measuring more often would be most of what an idle machine does.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Everything that can be set, for `muster config`. A test compares it with the types below.
 pub const SETTINGS: &[Setting] = &[
@@ -49,6 +53,12 @@ pub const SETTINGS: &[Setting] = &[
         default: "loopback",
         meaning: "the addresses of tasks: loopback, host (as other machines reach this one), or an interface",
         example: "ib0",
+    },
+    Setting {
+        key: "local.measure_every",
+        default: "5s",
+        meaning: "how often the use of CPUs, memory, disks and devices is measured while tasks run; or `never`",
+        example: "30s",
     },
     Setting { key: "keep.logs", default: "10GB", meaning: "logs of jobs that are over", example: "2GB" },
     Setting {
@@ -130,6 +140,8 @@ pub struct Local {
     tree_kill: Option<String>,
     /// The addresses of tasks: `loopback`, `host`, or an interface.
     network: Option<String>,
+    /// How often is measured while tasks run: `5s`, or `never`.
+    measure_every: Option<String>,
 }
 
 impl Config {
@@ -150,6 +162,7 @@ impl Config {
         config.local.devices()?;
         config.local.memory_bytes()?;
         config.local.tree_kill()?;
+        config.local.measure_every()?;
         config.keep.read()?;
         ensure!(
             config.local.cpus.is_none_or(|cpus| cpus.is_finite() && cpus > 0.0),
@@ -198,6 +211,17 @@ impl Local {
         self.network.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
+    /// How often is measured while tasks run.
+    pub fn measure_every(&self) -> anyhow::Result<Option<Duration>> {
+        let span = match self.measure_every.as_deref() {
+            None => return Ok(Some(MEASURE_EVERY)),
+            Some("never") => return Ok(None),
+            Some(text) => parse_duration(text).context("local.measure_every")?,
+        };
+        ensure!(span >= LEAST_PAUSE, "local.measure_every: must be at least 100ms, or `never`");
+        Ok(Some(span))
+    }
+
     /// How a task's processes are found and killed.
     pub fn tree_kill(&self) -> anyhow::Result<Preference> {
         let chosen = self.tree_kill.as_deref().map(|text| text.parse().context("local.tree_kill"));
@@ -221,6 +245,7 @@ mod tests {
             ("[local]\ndevices = [\"a b\"]", "local.devices"),
             ("[local]\nmemory = \"lots\"", "local.memory"),
             ("[local]\ntree_kill = \"axe\"", "local.tree_kill"),
+            ("[local]\nmeasure_every = \"1ms\"", "local.measure_every"),
             ("[local]\ncpus = -1", "local.cpus"),
             ("[local]\nslots = 0", "local.slots"),
             ("[keep]\nlogs_age = \"soon\"", "keep.logs_age"),

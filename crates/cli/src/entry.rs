@@ -298,7 +298,7 @@ mod tests {
         clone: Submit a job again, as it was or with changes
         init: Write a commented job file from what is in a directory
         ps: List jobs
-        show: Show everything about a job: its spec, tasks, attempts, and why it ended
+        show: Show everything about a job: its spec, tasks, attempts, what it uses, and why it ended
         logs: Show what a job's tasks have written
         files: List the files of a job's task
         get: Copy files or directories of a job's task here

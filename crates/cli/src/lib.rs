@@ -3,6 +3,7 @@
 //! One file for each command below `command`; what several of them need is in the modules beside it. Nothing here
 //! ends the process or decides what a job may do: a command returns its exit code, and the server decides.
 
+mod amount;
 mod catalogue;
 mod command;
 mod display;

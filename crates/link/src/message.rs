@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use muster_model::launch::{LaunchFile, Peers, Surroundings, Work};
+use muster_model::metrics::Sample;
 use muster_model::node::{Account, Capacity};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
@@ -62,6 +63,9 @@ pub enum ToServer {
         /// What was freed on this node.
         bytes: u64,
     },
+    /// What was measured on the node. Never waited for and never repeated: one that finds no room is dropped. A server
+    /// that does not know it says so, and gets no more.
+    Metrics(Box<Sample>),
     /// Still here; sent when nothing else was for a while.
     Ping,
     /// A message of this kind is not known here.

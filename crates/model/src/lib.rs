@@ -13,6 +13,7 @@ pub mod framework;
 pub mod id;
 pub mod job;
 pub mod launch;
+pub mod metrics;
 pub mod node;
 pub mod quantity;
 pub mod reason;

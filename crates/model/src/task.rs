@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BundleId, NodeId};
+use crate::metrics::Usage;
 use crate::quantity::format_bytes;
 use crate::reason::Reason;
 
@@ -60,6 +61,16 @@ pub struct TaskEnd {
     pub failure: Option<Reason>,
     /// The length of its log, where the node lived to tell; nothing more will come after it.
     pub log_bytes: Option<u64>,
+    /// What it used, if it ran long enough to be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Box<Usage>>,
+}
+
+impl TaskEnd {
+    /// The end of a task that was not measured.
+    pub fn new(failure: Option<Reason>, log_bytes: Option<u64>) -> Self {
+        Self { failure, log_bytes, usage: None }
+    }
 }
 
 /// What became of the files a task was to leave behind.

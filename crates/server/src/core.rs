@@ -24,7 +24,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use input::{ConnectionId, Handle, Input, Kept, Submission};
 use muster_api::problem::Problem;
@@ -39,6 +39,7 @@ use self::batch::{Answer, Batch};
 use self::live::{Ended, Live, Node, Order};
 use crate::engines::Engines;
 use crate::log_store::LogStore;
+use crate::metrics::{Commits, Metrics};
 
 /// Inputs decided together: bounded, so that no caller waits for thousands of others.
 const MAX_BATCH: usize = 1024;
@@ -51,6 +52,9 @@ pub(crate) struct Parts {
     pub readers: Readers,
     pub engines: Arc<Engines>,
     pub logs: Arc<LogStore>,
+    /// What nodes measured: asked for what a task had used whose node cannot say it any more.
+    pub metrics: Arc<Metrics>,
+    pub commits: Arc<Commits>,
     /// The number of the newest event, for followers.
     pub news: watch::Sender<u64>,
     /// Nodes whose agent is away, for whoever starts agents.
@@ -154,8 +158,10 @@ impl Core {
     fn commit(&mut self, mut batch: Batch, now: Timestamp) {
         let changes = batch.changes(&self.jobs, now);
         if !changes.is_empty() {
+            let begun = Instant::now();
             match self.parts.writer.commit(&changes) {
                 Ok(committed) => {
+                    self.parts.commits.count(begun.elapsed());
                     batch.removed_bundles = committed.removed_bundles;
                     if let Some(seq) = committed.last_event() {
                         self.parts.news.send_replace(seq);

@@ -172,6 +172,7 @@ mod tests {
             memory_bytes_used: 0,
             slots: 1,
             slots_used: 0,
+            now: None,
             devices: Vec::new(),
         }
     }

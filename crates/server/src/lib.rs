@@ -16,6 +16,7 @@ mod keeper;
 mod link;
 mod log_store;
 mod memory;
+mod metrics;
 mod outputs;
 mod random;
 mod retention;

@@ -100,6 +100,7 @@ async fn serve_control(
             ended = receive_all(shared, connection, node, &mut reader, unsupported) => ended,
             ended = send_all(shared, messages, BufWriter::new(writer)) => ended,
         };
+        shared.metrics.gone(node, connection);
         // The core may already be gone.
         drop(shared.core.tell(Input::AgentGone { connection, node: node.clone() }).await);
         ended
@@ -129,6 +130,8 @@ async fn receive_all(
     while let Some(received) = timeout(SILENCE, control::receive(reader)).await?? {
         match received {
             Received::Message(ToServer::Ping) => {}
+            // They decide nothing, so the core is not bothered with them.
+            Received::Message(ToServer::Metrics(sample)) => shared.metrics.put(node, connection, *sample),
             Received::Message(message) => {
                 let said = Input::AgentSaid { connection, node: node.clone(), message };
                 shared.core.tell(said).await.map_err(io::Error::other)?;

@@ -24,6 +24,7 @@ use crate::engines::Engines;
 use crate::http::{Door, router};
 use crate::link::Bulks;
 use crate::log_store::LogStore;
+use crate::metrics::{Commits, Metrics};
 use crate::retention::{self, Keep};
 use crate::state::{Activity, Shared};
 
@@ -148,12 +149,15 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let (away_sender, away) = mpsc::unbounded_channel();
     let nodes = offered(&engines).await;
     let auth = Auth::open(&home).map_err(io_error("read the server's secrets"))?;
+    let (metrics, commits) = (Arc::new(Metrics::new()), Arc::new(Commits::default()));
     let parts = Parts {
         gang_key: auth.gang_key(),
         writer,
         readers: readers.clone(),
         engines: engines.clone(),
         logs: logs.clone(),
+        metrics: metrics.clone(),
+        commits: commits.clone(),
         news,
         away: away_sender,
         exe: options.exe.to_string_lossy().into_owned(),
@@ -183,6 +187,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         engines,
         logs,
         bulks: Bulks::default(),
+        metrics,
+        commits,
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth,

@@ -15,6 +15,7 @@ use crate::core::Handle;
 use crate::engines::Engines;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
+use crate::metrics::{Commits, Metrics};
 use crate::retention::Keep;
 
 /// What every handler shares.
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     pub logs: Arc<LogStore>,
     pub chunks: ChunkStore,
     pub bulks: Bulks,
+    pub metrics: Arc<Metrics>,
+    pub commits: Arc<Commits>,
     pub auth: Auth,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,

@@ -80,7 +80,8 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
 }
 
 fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
-    let failure = task.end.and_then(|end| end.failure);
+    let (failure, usage) = task.end.map(|end| (end.failure, end.usage)).unzip();
+    let failure = failure.flatten();
     TaskView {
         rank,
         node: task.placement.node,
@@ -90,6 +91,8 @@ fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
         message: failure.as_ref().map(Reason::message),
         failure,
         outputs,
+        now: None,
+        usage: usage.flatten().map(|usage| *usage),
         started_at: task.started_at,
         ended_at: task.ended_at,
     }

@@ -5,10 +5,14 @@
 //! begins with the card's number and the chip's name, the second with the chip's number on the card; the second's
 //! middle cell is the bus address, and its last ends with the memory as `used / total` in megabytes.
 
+mod gauge;
+
 use std::fs;
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+pub(super) use gauge::Gauge;
 
 use muster_model::node::{Device, Vendor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +25,7 @@ const LONGEST: u64 = 1 << 20;
 const ADDRESSES: &str = "/etc/hccn.conf";
 
 pub(super) fn discover() -> Vec<Device> {
-    match ask() {
+    match ask(&["info"]) {
         Ok(Some(table)) => {
             let mut devices = parse(&table);
             address(&mut devices, &fs::read_to_string(ADDRESSES).unwrap_or_default());
@@ -35,10 +39,10 @@ pub(super) fn discover() -> Vec<Device> {
     }
 }
 
-/// The tool's table; none if there is no such tool.
-fn ask() -> io::Result<Option<String>> {
+/// What the tool prints; none if there is no such tool.
+fn ask(arguments: &[&str]) -> io::Result<Option<String>> {
     let mut command = Command::new("npu-smi");
-    command.arg("info").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -77,11 +81,16 @@ fn read_until(child: &mut Child, deadline: Instant) -> io::Result<String> {
 
 /// The chips of a table, numbered in its order, which is that of `ASCEND_RT_VISIBLE_DEVICES`.
 fn parse(table: &str) -> Vec<Device> {
+    let pairs = (0..).zip(pairs(table));
+    pairs.filter_map(|(index, [card, chip])| device(index, card, chip)).collect()
+}
+
+/// The two rows of each chip.
+fn pairs(table: &str) -> Vec<[[&str; 3]; 2]> {
     // The list of processes that follows has rows of other shapes, and a header that begins it.
     let chips = table.lines().take_while(|line| !line.contains("Process id"));
     let rows: Vec<[&str; 3]> = chips.filter_map(cells).filter(|row| starts_with_number(row[0])).collect();
-    let pairs = rows.chunks_exact(2).enumerate();
-    pairs.filter_map(|(index, rows)| device(index as u32, rows[0], rows[1])).collect()
+    rows.chunks_exact(2).map(|rows| [rows[0], rows[1]]).collect()
 }
 
 /// Give each chip the network address that the driver's configuration has for it: `address_0=192.168.100.101`.
@@ -128,7 +137,7 @@ mod tests {
     use super::*;
 
     /// One chip a card: 910B.
-    const ONE_CHIP: &str = "\
+    pub(super) const ONE_CHIP: &str = "\
 +------------------------------------------------------------------------------------------------+
 | npu-smi 24.1.rc2                 Version: 24.1.rc2                                             |
 +---------------------------+---------------+----------------------------------------------------+
@@ -151,7 +160,7 @@ mod tests {
 ";
 
     /// Two chips a card, with their numbers on the node: the later 910.
-    const TWO_CHIPS: &str = "\
+    pub(super) const TWO_CHIPS: &str = "\
 +------------------------------------------------------------------------------------------------------------------+
 | npu-smi 26.0.rc2                            Version: 26.0.rc2                                                    |
 +---------------------------+---------------+----------------------------------------------------------------------+
@@ -167,7 +176,7 @@ mod tests {
 ";
 
     /// Cards for inference: memory that is not HBM, a shared bus address, numbers that do not begin with 0.
-    const INFERENCE: &str = "\
+    pub(super) const INFERENCE: &str = "\
 +--------------------------------------------------------------------------------------------------------+
 | npu-smi 25.2.0                                   Version: 25.2.0                                       |
 +-------------------------------+-----------------+------------------------------------------------------+

@@ -1,7 +1,9 @@
 //! NVIDIA GPUs, through NVML. The library comes with the driver and is opened only if it is there.
 
+use muster_model::metrics::DeviceUse;
 use muster_model::node::{Device, Vendor};
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
 
 pub(super) fn discover() -> Vec<Device> {
@@ -39,6 +41,38 @@ fn read(nvml: &Nvml, index: u32) -> Option<Device> {
             |error| tracing::warn!(index, %error, "an NVIDIA device does not answer and is left out"),
         )
         .ok()
+}
+
+/// What can be read from the GPUs. The library is opened once: that takes long where the driver is not kept loaded.
+#[derive(Debug)]
+pub(super) struct Gauge {
+    nvml: Nvml,
+}
+
+impl Gauge {
+    pub(super) fn open() -> Option<Gauge> {
+        let opened = Nvml::init().inspect_err(|error| {
+            tracing::warn!(%error, "NVML cannot be opened again: the use of NVIDIA devices is not measured");
+        });
+        opened.ok().map(|nvml| Gauge { nvml })
+    }
+
+    /// How a device is; none if it does not answer. A board may lack any of the sensors.
+    pub(super) fn read(&self, index: u32) -> Option<DeviceUse> {
+        let device = self.nvml.device_by_index(index).ok()?;
+        let memory = device.memory_info().ok();
+        let errors = |kind| device.total_ecc_errors(kind, EccCounter::Volatile).ok();
+        Some(DeviceUse {
+            index,
+            utilisation_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+            memory_bytes: memory.as_ref().map(|memory| memory.used),
+            memory_total_bytes: memory.map(|memory| memory.total),
+            power_watts: device.power_usage().ok().map(|milliwatts| (milliwatts + 500) / 1000),
+            temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+            ecc_corrected: errors(MemoryError::Corrected),
+            ecc_uncorrected: errors(MemoryError::Uncorrected),
+        })
+    }
 }
 
 /// What people call it: `H100` for `NVIDIA H100 80GB HBM3`, `A100` for `NVIDIA A100-SXM4-40GB`, `RTX-4090` for

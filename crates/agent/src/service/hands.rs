@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use muster_link::message::{Keep, Launch};
+use muster_model::metrics::Usage;
 use muster_model::node::Device;
 use muster_model::task::{Outputs, TaskEnd};
 use muster_model::{JobId, NodeId, Reason, TaskId};
@@ -27,7 +28,7 @@ use crate::shelf::{Kept, Shelf};
 use crate::start::{self, Watch};
 use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
 use crate::task::{self, Observation, Pipes};
-use crate::{Options, disk, outcome, words};
+use crate::{Options, disk, metrics, outcome, words};
 
 /// How long after a failure a step is tried again, and by how much that grows with each further one.
 const RETRY: Duration = Duration::from_secs(1);
@@ -60,6 +61,7 @@ struct Work {
     is_supervisor_gone: bool,
     /// How often in a row its steps have failed.
     failures: u32,
+    usage: Option<Box<Usage>>,
     cancel: CancellationToken,
 }
 
@@ -113,6 +115,7 @@ impl Hands {
             is_awaited: task.is_awaited,
             is_supervisor_gone: task.is_supervisor_gone,
             failures: task.failures,
+            usage: task.usage.clone(),
             cancel: task.cancel.clone(),
         };
         let (means, start, node_lost) = (self.means.clone(), self.start.clone(), self.node_lost());
@@ -259,7 +262,7 @@ impl Work {
         }
         let started = read::<Started>(self.dir.path(), STARTED).unwrap_or_default();
         let log_bytes = self.dir.log().whole_end().map_err(io::Error::other)?;
-        let end = TaskEnd { failure: Some(failure), log_bytes: Some(log_bytes) };
+        let end = TaskEnd::new(Some(failure), Some(log_bytes));
         self.ended(end, Timestamp::now(), started.map(|started| started.started_at))
     }
 
@@ -359,6 +362,8 @@ impl Work {
         let started = read::<Started>(self.dir.path(), STARTED)?.map(|started| started.started_at);
         // A process may be over before its supervisor could write down that it is there.
         let started_at = started.or(exit.status.map(|_| exit.ended_at));
+        let usage = metrics::at_end(self.usage.as_deref(), exit.spent, started_at, exit.ended_at);
+        end.usage = usage.map(Box::new);
         self.ended(end, exit.ended_at, started_at)
     }
 

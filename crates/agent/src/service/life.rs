@@ -149,6 +149,14 @@ impl Life {
         !matches!(self.phase, Phase::Ended(_))
     }
 
+    /// Since when its command runs, if it does.
+    pub(super) fn running_since(&self) -> Option<Timestamp> {
+        match self.phase {
+            Phase::Running { at } => Some(at),
+            Phase::Preparing | Phase::Ready | Phase::Launching | Phase::Ended(_) => None,
+        }
+    }
+
     /// Whether whatever is being prepared is no longer wanted.
     pub(super) fn is_unwanted(&self) -> bool {
         self.stop_ms.is_some() || self.remove

@@ -26,12 +26,14 @@ impl Service {
             }
             control::Event::Welcomed { keep } => {
                 self.keep = keep;
+                self.sampling.begin();
                 self.collect(false);
             }
             control::Event::Message(message) => return self.on_message(*message),
             control::Event::Unknown { kind } => self.answers.push_back(ToServer::Unsupported { what: kind }),
             control::Event::Lost => {
                 self.outbound = None;
+                self.sampling.end();
                 // Whoever asked has forgotten it, and will ask again.
                 self.answers.clear();
             }
@@ -63,6 +65,8 @@ impl Service {
             ToAgent::Remove { job } => self.on_remove(&job),
             ToAgent::Upgrade { path } => return on_upgrade(path.into()),
             ToAgent::Shutdown => return self.on_shutdown(),
+            // An older server: it need not be told again.
+            ToAgent::Unsupported { what } if what == "metrics" => self.sampling.end(),
             ToAgent::Unsupported { what } => {
                 tracing::warn!(what, "the server does not know what this agent said")
             }
@@ -115,7 +119,7 @@ impl Service {
     }
 
     fn answer_ended(&mut self, task: TaskId, failure: Reason, log_bytes: Option<u64>) {
-        let end = TaskEnd { failure: Some(failure), log_bytes };
+        let end = TaskEnd::new(Some(failure), log_bytes);
         self.answers.push_back(ToServer::Ended { task, end, at: Timestamp::now() });
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use muster_link::message::{TaskReport, ToServer};
+use muster_model::metrics::Usage;
 use muster_model::{JobId, TaskId};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,8 @@ pub(super) struct Task {
     pub(super) is_supervisor_gone: bool,
     /// How often in a row its steps have failed.
     pub(super) failures: u32,
+    /// What it has used, as last measured.
+    pub(super) usage: Option<Box<Usage>>,
     pub(super) log: Arc<Source>,
     /// Ends the shipping of its log, once that has begun.
     pub(super) shipping: Option<AbortHandle>,
@@ -49,6 +52,7 @@ impl Task {
             is_awaited: false,
             is_supervisor_gone: false,
             failures: 0,
+            usage: None,
             log,
             shipping: None,
         }
@@ -78,6 +82,13 @@ impl Table {
 
     pub(super) fn get(&self, id: &TaskId) -> Option<&Task> {
         self.tasks.get(id)
+    }
+
+    /// What a task has used. The server knows from the measurement itself, so nothing is left unsaid.
+    pub(super) fn note_usage(&mut self, id: &TaskId, usage: &Usage) {
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.usage = Some(Box::new(usage.clone()));
+        }
     }
 
     pub(super) fn remove(&mut self, id: &TaskId) -> Option<Task> {

@@ -37,7 +37,7 @@ fn launch() -> Box<Launch> {
 }
 
 fn ended(failure: Option<Reason>, started: bool) -> Box<Ended> {
-    let end = TaskEnd { failure, log_bytes: Some(0) };
+    let end = TaskEnd::new(failure, Some(0));
     let started_at = started.then_some(Timestamp::UNIX_EPOCH);
     Box::new(Ended { end, at: Timestamp::UNIX_EPOCH, started_at, outputs: None })
 }

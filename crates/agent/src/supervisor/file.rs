@@ -124,6 +124,17 @@ pub struct Exit {
     /// Processes that could not be killed, because they hang in the kernel. What they hold is not free.
     #[serde(default)]
     pub survivors: Vec<i32>,
+    /// What all its processes have used; none if the supervisor did not live to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spent: Option<Spent>,
+}
+
+/// What processes have used that are gone, as the kernel counted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    pub cpu_milliseconds: u64,
+    /// The most memory that any single one of them ever had.
+    pub largest_process_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

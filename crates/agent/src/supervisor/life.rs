@@ -13,6 +13,7 @@ use super::control::Control;
 use super::file::{
     Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
 };
+use super::session;
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
 use super::{RETRY, complain};
@@ -117,6 +118,8 @@ impl Life {
             ended_at,
             log_bytes: self.watch.log_end(),
             survivors: self.survivors,
+            // Everything was reaped by now, so that it counts.
+            spent: self.running.is_some().then(session::spent),
         }
     }
 

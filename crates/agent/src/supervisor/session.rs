@@ -8,6 +8,8 @@ use std::ptr;
 
 use rustix::process::{chdir, getpid, set_child_subreaper, setsid};
 
+use super::file::Spent;
+
 /// Signals that end other processes of a session, and must not end the one that records how they ended.
 const IGNORED: [libc::c_int; 5] = [libc::SIGHUP, libc::SIGINT, libc::SIGPIPE, libc::SIGQUIT, libc::SIGTERM];
 
@@ -67,4 +69,21 @@ pub(super) fn child_signals() -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just given us this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// What the processes have used that this one has reaped, and those that they had reaped before.
+#[expect(unsafe_code, reason = "neither std nor rustix has getrusage")]
+pub(super) fn spent() -> Spent {
+    // SAFETY: all zeros are a valid value of this plain structure, and the call only writes to it.
+    let usage = unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    let milliseconds = |time: libc::timeval| time.tv_sec as u64 * 1000 + time.tv_usec as u64 / 1000;
+    Spent {
+        cpu_milliseconds: milliseconds(usage.ru_utime) + milliseconds(usage.ru_stime),
+        // In kilobytes.
+        largest_process_bytes: usage.ru_maxrss as u64 * 1024,
+    }
 }

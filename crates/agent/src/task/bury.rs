@@ -42,6 +42,7 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         ended_at: Timestamp::now(),
         log_bytes,
         survivors,
+        spent: None,
     };
     // Before the end is known: after it nobody would come back for them.
     if let Some(launch) = &launch {

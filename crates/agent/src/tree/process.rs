@@ -70,7 +70,7 @@ impl Stat {
         Stat::parse(pid, &buffer[..count])
     }
 
-    fn parse(pid: i32, text: &[u8]) -> Option<Stat> {
+    pub(super) fn parse(pid: i32, text: &[u8]) -> Option<Stat> {
         // The name in parentheses may contain anything, parentheses included, so fields are counted from the last one.
         let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
         let fields: Vec<&str> =

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::{Body, Client, Download, Error, Events, Logs, Method, encode};
 use crate::doctor::Doctor;
+use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
 use crate::view::{
     AllEventsQuery, BundleStatus, ChunkList, CreateJob, DownloadQuery, EventsQuery, FileList, FilesQuery, Gc,
     GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView,
@@ -115,6 +116,17 @@ impl Client {
         self.download(&with_query(&job_path(selector, "/files/content"), &file_pairs(query))).await
     }
 
+    /// What a job uses and has used.
+    pub async fn job_metrics(&self, selector: &str, query: &MetricsQuery) -> Result<JobMetrics, Error> {
+        self.get(&with_query(&job_path(selector, "/metrics"), &metrics_pairs(query))).await
+    }
+
+    /// What is in use of a node.
+    pub async fn node_metrics(&self, node: &str, query: &MetricsQuery) -> Result<NodeMetrics, Error> {
+        let path = format!("/nodes/{}/metrics", percent_encoded(node));
+        self.get(&with_query(&path, &metrics_pairs(query))).await
+    }
+
     /// The nodes.
     pub async fn nodes(&self) -> Result<NodeList, Error> {
         self.get("/nodes").await
@@ -180,6 +192,10 @@ fn file_pairs(query: &FilesQuery) -> [(&'static str, Option<String>); 4] {
         ("attempt", query.attempt.map(|number| number.to_string())),
         ("recursive", query.recursive.then(|| "true".to_owned())),
     ]
+}
+
+fn metrics_pairs(query: &MetricsQuery) -> [(&'static str, Option<String>); 2] {
+    [("since", query.since.clone()), ("limit", query.limit.map(|limit| limit.to_string()))]
 }
 
 fn job_path(selector: &str, rest: &str) -> String {

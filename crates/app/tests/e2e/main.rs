@@ -15,6 +15,7 @@ mod gang;
 mod init;
 mod logs;
 mod many;
+mod metrics;
 mod node_disk;
 mod retry;
 mod run;

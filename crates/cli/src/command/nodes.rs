@@ -6,6 +6,8 @@ use clap::Args as ClapArgs;
 use muster_api::model::quantity::format_bytes;
 use muster_api::view::{DeviceView, NodeView};
 
+use super::show::usage::device_cells;
+use crate::amount::{per_second, quotient, thousandths};
 use crate::error::Error;
 use crate::session::Session;
 use crate::table::{Cell, Table};
@@ -13,8 +15,13 @@ use crate::terminal::{self, Colour};
 
 /// Show the machines, their devices, and what of them is in use
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:\n  muster nodes\n  muster nodes --json | jq '.[].devices'")]
+#[command(
+    after_help = "Examples:\n  muster nodes\n  muster nodes --wide\n  muster nodes --json | jq '.[].devices'"
+)]
 pub(crate) struct Args {
+    /// Show also how busy the machines and their devices are
+    #[arg(long, short, conflicts_with = "json")]
+    wide: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -26,8 +33,14 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&nodes)?;
     } else {
-        let text = table(&nodes).render(terminal::width(), terminal::stdout_has_colours());
-        terminal::to_stdout(text.as_bytes())?;
+        let mut tables = vec![table(&nodes)];
+        if args.wide {
+            tables.push(machines(&nodes));
+            tables.extend(device_table(&nodes));
+        }
+        let (width, colours) = (terminal::width(), terminal::stdout_has_colours());
+        let texts: Vec<String> = tables.iter().map(|table| table.render(width, colours)).collect();
+        terminal::to_stdout(texts.join("\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -48,6 +61,44 @@ fn table(nodes: &[NodeView]) -> Table {
         ]);
     }
     table
+}
+
+/// What is in use of each machine, by muster or not.
+fn machines(nodes: &[NodeView]) -> Table {
+    let headings = ["NODE", "BUSY CPUS", "MEMORY IN USE", "RECEIVES", "SENDS", "DISKS READ", "DISKS WRITE"];
+    let mut table = Table::new(&headings);
+    for node in nodes {
+        let now = node.now.as_ref();
+        let rate = |rate: Option<u64>| rate.map_or_else(|| "-".into(), per_second).into();
+        let share = |used: u64, all: u64| format!("{}/{}", thousandths(used), thousandths(all));
+        table.row(vec![
+            node.id.as_str().into(),
+            now.map_or_else(|| "-".into(), |it| share(it.cpu_millis, it.cpu_total_millis)).into(),
+            now.map_or_else(|| "-".into(), |it| quotient(it.memory_bytes, it.memory_total_bytes)).into(),
+            rate(now.and_then(|it| it.received_bytes_per_second)),
+            rate(now.and_then(|it| it.sent_bytes_per_second)),
+            rate(now.and_then(|it| it.read_bytes_per_second)),
+            rate(now.and_then(|it| it.written_bytes_per_second)),
+        ]);
+    }
+    table
+}
+
+/// How each device is, of those that can be asked.
+fn device_table(nodes: &[NodeView]) -> Option<Table> {
+    let headings = ["NODE", "DEVICE", "UTILISATION", "MEMORY", "POWER", "TEMPERATURE", "ECC ERRORS", "JOB"];
+    let mut table = Table::new(&headings);
+    let mut is_empty = true;
+    for node in nodes {
+        for (view, now) in node.devices.iter().filter_map(|view| Some((view, view.now.as_ref()?))) {
+            let mut row = vec![node.id.as_str().into()];
+            row.extend(device_cells(now));
+            row.push(view.job.as_ref().map_or("-", |job| job.as_str()).into());
+            table.row(row);
+            is_empty = false;
+        }
+    }
+    (!is_empty).then_some(table)
 }
 
 /// Thousandths as people count: `4`, `0.5`.
@@ -95,7 +146,7 @@ mod tests {
             memory_bytes: 80 << 30,
             simulated,
         };
-        DeviceView { device, job: is_used.then(|| "job_0123456789".parse().unwrap()) }
+        DeviceView { device, job: is_used.then(|| "job_0123456789".parse().unwrap()), now: None }
     }
 
     #[test]

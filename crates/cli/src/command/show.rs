@@ -1,5 +1,7 @@
 //! `muster show`: everything about one job.
 
+pub(crate) mod usage;
+
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
@@ -17,7 +19,7 @@ use crate::session::Session;
 use crate::table::Table;
 use crate::terminal;
 
-/// Show everything about a job: its spec, tasks, attempts, and why it ended
+/// Show everything about a job: its spec, tasks, attempts, what it uses, and why it ended
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Examples:\n  muster show last\n  muster show digits --json | jq .spec\n  muster show digits --diff | git apply"
@@ -78,6 +80,9 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     }
     if let Some(last) = job.attempts.last() {
         text.push_str(&format!("\n{}", tasks(last, now).render(terminal::width(), colours)));
+        for (title, table) in usage::tables(last) {
+            text.push_str(&format!("\n{title}:\n{}", table.render(terminal::width(), colours)));
+        }
     }
     if job.attempts.len() > 1 {
         text.push_str(&format!("\n{}", attempts(&job.attempts, now).render(terminal::width(), colours)));

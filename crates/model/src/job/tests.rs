@@ -31,7 +31,7 @@ fn started(attempt: u32, rank: u32) -> Event {
 }
 
 fn ended(attempt: u32, rank: u32, failure: Option<Reason>) -> Event {
-    Event::TaskEnded { attempt, rank, end: TaskEnd { failure, log_bytes: Some(0) }, at: NOW }
+    Event::TaskEnded { attempt, rank, end: TaskEnd::new(failure, Some(0)), at: NOW }
 }
 
 fn exit(exit_code: i32) -> Option<Reason> {

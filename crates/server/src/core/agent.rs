@@ -153,7 +153,7 @@ impl Core {
             // The node's records are gone, and with them all knowledge of what ran.
             _ => Reason::NodeLost { node: node.to_string() },
         };
-        let end = TaskEnd { failure: Some(failure), log_bytes: None };
+        let end = TaskEnd::new(Some(failure), None);
         let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: now };
         self.apply_quietly(&task.attempt.job, event, batch, now);
     }
@@ -232,7 +232,7 @@ impl Core {
             }
             ToServer::Outputs { task, outputs } => return self.on_outputs(node, task, outputs, batch, now),
             ToServer::Collected { bytes } => return self.on_collected(node, bytes),
-            ToServer::Hello(_) | ToServer::Ping => return,
+            ToServer::Hello(_) | ToServer::Metrics(_) | ToServer::Ping => return,
             ToServer::Unsupported { what } => {
                 return tracing::warn!(%node, %what, "the agent does not know a message");
             }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use muster_api::problem::{Code, Problem};
 use muster_launch::{Gang, Member, Part, Parts, Port};
 use muster_link::message::{Launch, Prepare, ToAgent};
-use muster_model::job::{Effect, Event, Invalid, State};
+use muster_model::job::{Effect, Event, Invalid, Job, State};
 use muster_model::launch::{Peer, Peers};
 use muster_model::spec::shell;
 use muster_model::task::TaskPhase;
-use muster_model::{AttemptId, JobId, Timestamp};
+use muster_model::{AttemptId, JobId, Reason, Timestamp};
 use serde_json::json;
 
 use super::Core;
@@ -17,6 +17,7 @@ use super::batch::{Answer, Batch};
 use super::input::Reply;
 use super::live::{Ended, Live};
 use super::submit::DEFAULT_WORKSPACE;
+use crate::metrics::Metrics;
 
 impl Core {
     /// Moves a job. What must be written and done is added to the batch.
@@ -31,6 +32,7 @@ impl Core {
         let touched = batch.remember(live);
         let (state, attempt) = (live.job.state, live.job.attempt);
         let ended = ended_rank(&event);
+        let event = with_usage(event, &live.job, &self.parts.metrics);
         let applied = live.job.apply(event, now)?;
         touched.ranks.extend(&applied.touched);
         touched.moved = true;
@@ -272,6 +274,19 @@ impl Core {
         self.requeue_if_waiting(&live);
         self.jobs.insert(live.job.id.clone(), live);
     }
+}
+
+/// A node that is lost says nothing of its tasks any more; what it said last is better than nothing.
+fn with_usage(mut event: Event, job: &Job, metrics: &Metrics) -> Event {
+    if let Event::TaskEnded { rank, end, .. } = &mut event
+        && let Some(Reason::NodeLost { .. }) = &end.failure
+        && end.usage.is_none()
+        && let Some(task) = job.tasks.get(*rank as usize)
+    {
+        let usage = metrics.usage(&task.placement.node, &job.attempt_id().task(*rank));
+        end.usage = usage.map(Box::new);
+    }
+    event
 }
 
 fn ended_rank(event: &Event) -> Option<u32> {

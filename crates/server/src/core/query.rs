@@ -75,10 +75,15 @@ impl Core {
             memory_bytes_used: capacity.memory_bytes - free.memory_bytes,
             slots: capacity.slots,
             slots_used: capacity.slots - free.slots,
+            now: None,
             devices: capacity
                 .devices
                 .iter()
-                .map(|device| DeviceView { device: device.clone(), job: self.holder(node, device.index) })
+                .map(|device| DeviceView {
+                    device: device.clone(),
+                    job: self.holder(node, device.index),
+                    now: None,
+                })
                 .collect(),
         }
     }

@@ -76,8 +76,7 @@ impl Core {
             }
             for task in tasks {
                 tracing::warn!(%task, node = %id, "given up: its node stayed away");
-                let end =
-                    TaskEnd { failure: Some(Reason::NodeLost { node: id.to_string() }), log_bytes: None };
+                let end = TaskEnd::new(Some(Reason::NodeLost { node: id.to_string() }), None);
                 let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: now };
                 self.apply_quietly(&task.attempt.job, event, batch, now);
             }

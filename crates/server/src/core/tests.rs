@@ -27,6 +27,8 @@ fn load(dir: &std::path::Path) -> Core {
         readers,
         engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options))])),
         logs: Arc::new(LogStore::new(dir.join("logs"))),
+        metrics: Arc::new(crate::metrics::Metrics::new()),
+        commits: Arc::default(),
         news: watch::Sender::new(0),
         away: mpsc::unbounded_channel().0,
         exe: "/nonexistent".into(),
@@ -114,7 +116,7 @@ fn task(job: &JobId, attempt: u32, rank: u32) -> TaskId {
 }
 
 fn ended(task: TaskId, failure: Option<muster_model::Reason>) -> ToServer {
-    ToServer::Ended { task, end: TaskEnd { failure, log_bytes: Some(0) }, at: now() }
+    ToServer::Ended { task, end: TaskEnd::new(failure, Some(0)), at: now() }
 }
 
 fn all(messages: &mut mpsc::Receiver<ToAgent>) -> Vec<ToAgent> {
@@ -171,7 +173,7 @@ fn what_ended_while_the_server_was_away_is_counted_once() {
     let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
     fixture.say(ToServer::Ready { task: task(&job, 1, 0), address: address(1) });
     let mut fixture = fixture.restart();
-    let end = TaskEnd { failure: None, log_bytes: Some(0) };
+    let end = TaskEnd::new(None, Some(0));
     let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()) };
     let report = TaskReport { task: task(&job, 1, 0), phase };
     let mut messages = fixture.connect("a", vec![report.clone()]);
@@ -341,7 +343,7 @@ fn outputs_that_come_after_a_restart_are_taken_once_and_only_from_their_node() {
     let _messages = fixture.connect("a", vec![]);
     let task = run_with_outputs(&mut fixture);
     let mut fixture = fixture.restart();
-    let end = TaskEnd { failure: None, log_bytes: Some(0) };
+    let end = TaskEnd::new(None, Some(0));
     let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()) };
     let mut messages = fixture.connect("a", vec![TaskReport { task: task.clone(), phase }]);
     assert!(!forgets(&all(&mut messages), &task));
@@ -389,7 +391,7 @@ fn the_second_attempt_is_told_of_the_first() {
 fn a_task_of_a_job_that_is_gone_is_forgotten_at_once() {
     let mut fixture = Fixture::new();
     let stranger = task(&JobId::from_random(9), 1, 0);
-    let end = TaskEnd { failure: None, log_bytes: Some(1 << 20) };
+    let end = TaskEnd::new(None, Some(1 << 20));
     let phase = ReportPhase::Ended { end, at: now(), started_at: None };
     let mut messages = fixture.connect("a", vec![TaskReport { task: stranger.clone(), phase }]);
     assert!(forgets(&all(&mut messages), &stranger));

@@ -21,6 +21,8 @@ pub(crate) struct Reads;
 pub(crate) struct Takes;
 /// An operation on a job, named by the caller.
 pub(crate) struct OnJob;
+/// An operation on a node, named by its id.
+pub(crate) struct OnNode;
 /// An operation that the state of things may forbid.
 pub(crate) struct Conflicts;
 
@@ -64,6 +66,12 @@ impl IntoResponses for OnJob {
             (404, "There is no such job."),
             (409, "The name fits several jobs, or the job's state forbids it."),
         ])
+    }
+}
+
+impl IntoResponses for OnNode {
+    fn responses() -> Responses {
+        problems(&[(400, "The request cannot be read."), (404, "There is no such node.")])
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, Segment};
+use super::metrics::add_present;
 use crate::core::{Input, Submission, internal};
 use crate::state::Shared;
 use crate::{bundle, view};
@@ -221,11 +222,12 @@ pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
     Segment(job): Segment,
 ) -> Result<Json<JobDetail>, Failure> {
-    let detail = read(&shared, move |readers| {
+    let mut detail = read(&shared, move |readers| {
         let id = resolve(readers, &job)?;
         show_one(readers, &id)
     })
     .await?;
+    add_present(&shared, &mut detail);
     Ok(Json(detail))
 }
 

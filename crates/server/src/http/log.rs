@@ -100,7 +100,9 @@ fn selection(query: &LogsQuery, now: Timestamp) -> Result<Selection, Problem> {
     let mut errors = Vec::new();
     let mut micros = |field: &'static str, text: &Option<String>| {
         let moment = text.as_deref().map(|text| moment(field, text, now)).transpose();
-        moment.unwrap_or_else(|error| {
+        // As records have it: microseconds since the Unix epoch.
+        let micros = moment.map(|it| it.map(|it| u64::try_from(it.as_microsecond()).unwrap_or(0)));
+        micros.unwrap_or_else(|error| {
             errors.push(error);
             None
         })
@@ -132,16 +134,15 @@ fn selection(query: &LogsQuery, now: Timestamp) -> Result<Selection, Problem> {
     Ok(Selection { since, until, grep, by_line: false, tail: query.tail })
 }
 
-/// A moment in microseconds since the Unix epoch, as records have it.
-fn moment(field: &'static str, text: &str, now: Timestamp) -> Result<u64, FieldError> {
+/// A moment, or how long ago it was.
+pub(super) fn moment(field: &'static str, text: &str, now: Timestamp) -> Result<Timestamp, FieldError> {
     let ago = |span: Duration| now.checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
-    let moment = text.parse().or_else(|_| parse_duration(text).map(ago)).map_err(|_| {
+    text.parse().or_else(|_| parse_duration(text).map(ago)).map_err(|_| {
         let shown: String = text.chars().take(40).collect();
         let message =
             format!("`{shown}` is not a time; write 10m or 2h30m for how long ago, or 2026-11-15T10:00:00Z");
         FieldError::new(field, FieldCode::InvalidValue, message)
-    })?;
-    Ok(u64::try_from(moment.as_microsecond()).unwrap_or(0))
+    })
 }
 
 /// Whether a task that is over has written more than this.

@@ -1,49 +1,102 @@
-//! `/metrics`, in Prometheus' text format.
+//! What was measured: of a job, of a node, and of everything as a page for Prometheus.
 
-use std::fmt::Write;
+mod page;
+mod text;
+
 use std::sync::Arc;
 
 use axum::extract::State;
-use muster_model::job;
+use muster_api::metrics::{JobMetrics, MetricsQuery, NodeMetrics, TaskMetrics};
+use muster_api::problem::{Code, Problem};
+use muster_api::view::JobDetail;
+use muster_model::spec::{FieldCode, FieldError};
+use muster_model::task::TaskPhase;
+use muster_model::{AttemptId, NodeId, Timestamp};
 
-use super::failure::Failure;
-use super::job::read;
-use crate::core::{Input, internal};
+use super::describe::{Always, OnJob, OnNode, Reads};
+use super::failure::{Failure, Json, Params, Segment};
+use super::job::{read, resolve, row};
+use super::log::moment;
+use crate::core::Input;
 use crate::state::Shared;
 
-pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<String, Failure> {
-    let counts = read(&shared, |readers| readers.counts_by_state().map_err(|error| internal(&error))).await?;
-    let nodes = shared.core.ask(Input::Nodes).await?;
-    let mut text = String::new();
-    head(&mut text, "muster_jobs", "gauge", "Jobs by state.");
-    for state in job::State::ALL {
-        let count = counts.iter().find(|(known, _)| *known == state).map_or(0, |(_, count)| *count);
-        line(&mut text, "muster_jobs", &format!("state=\"{state}\""), count);
-    }
-    head(&mut text, "muster_node_connected", "gauge", "Whether the node's agent is connected.");
-    for node in &nodes {
-        line(&mut text, "muster_node_connected", &format!("node=\"{}\"", node.id), u64::from(node.connected));
-    }
-    head(&mut text, "muster_node_slots", "gauge", "Places for tasks, by use.");
-    head(&mut text, "muster_node_devices", "gauge", "Accelerators, by use.");
-    for node in &nodes {
-        let used = node.devices.iter().filter(|device| device.job.is_some()).count() as u64;
-        let labels = |state| format!("node=\"{}\",use=\"{state}\"", node.id);
-        line(&mut text, "muster_node_slots", &labels("used"), u64::from(node.slots_used));
-        line(&mut text, "muster_node_slots", &labels("free"), u64::from(node.slots - node.slots_used));
-        line(&mut text, "muster_node_devices", &labels("used"), used);
-        line(&mut text, "muster_node_devices", &labels("free"), node.devices.len() as u64 - used);
-    }
-    head(&mut text, "muster_events_total", "counter", "Events written since the database was made.");
-    line(&mut text, "muster_events_total", "", *shared.news.borrow());
-    Ok(text)
+pub(super) use page::show;
+
+/// Points of each thing when the caller does not say.
+const DEFAULT_LIMIT: u32 = 1000;
+/// And at most.
+const MAX_LIMIT: u32 = 10_000;
+
+/// What a job uses, has used, and used at each moment of the last hour.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/metrics", tag = "jobs", operation_id = "show_job_metrics", params(MetricsQuery, ("job" = String, Path, description = "id, prefix, name or `last`")),
+    responses((status = 200, body = JobMetrics), Always, OnJob, Reads))]
+pub(super) async fn of_job(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+    Params(query): Params<MetricsQuery>,
+) -> Result<Json<JobMetrics>, Failure> {
+    let (since, limit) = wanted(&query)?;
+    let job = read(&shared, move |readers| Ok(row(readers, &resolve(readers, &job)?)?.job)).await?;
+    let attempt = job.attempt_id();
+    let tasks = (0..).zip(job.tasks).map(|(rank, task)| {
+        let id = attempt.task(rank);
+        let node = task.placement.node;
+        let current = if task.phase == TaskPhase::Ended { None } else { shared.metrics.task(&node, &id) };
+        let (now, usage) = current.map(|current| (current.point, current.usage)).unzip();
+        TaskMetrics {
+            rank,
+            node,
+            now,
+            usage: usage.or(task.end.and_then(|end| end.usage).map(|usage| *usage)),
+            history: shared.metrics.task_history(&id, since, limit),
+        }
+    });
+    Ok(Json(JobMetrics { job: job.id.clone(), attempt: job.attempt, tasks: tasks.collect() }))
 }
 
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+/// What is in use of a node, and was at each moment of the last hour.
+#[utoipa::path(get, path = "/api/v1/nodes/{node}/metrics", tag = "nodes", operation_id = "show_node_metrics", params(MetricsQuery, ("node" = String, Path, description = "the node's id")),
+    responses((status = 200, body = NodeMetrics), Always, OnNode, Reads))]
+pub(super) async fn of_node(
+    State(shared): State<Arc<Shared>>,
+    Segment(node): Segment,
+    Params(query): Params<MetricsQuery>,
+) -> Result<Json<NodeMetrics>, Failure> {
+    let (since, limit) = wanted(&query)?;
+    let known = shared.core.ask(Input::Nodes).await?;
+    let known = known.into_iter().find(|known| known.id.as_str() == node).map(|known| known.id);
+    let id: NodeId = known.ok_or_else(|| {
+        let shown: String = node.chars().take(80).collect();
+        Problem::new(Code::NotFound, format!("there is no node `{shown}`")).hint("`muster nodes` lists them")
+    })?;
+    let (now, history) = (shared.metrics.node(&id), shared.metrics.node_history(&id, since, limit));
+    Ok(Json(NodeMetrics { node: id, now, history }))
 }
 
-fn line(text: &mut String, name: &str, labels: &str, value: u64) {
-    let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-    let _ = writeln!(text, "{name}{labels} {value}");
+fn wanted(query: &MetricsQuery) -> Result<(Option<Timestamp>, usize), Problem> {
+    let mut errors = Vec::new();
+    let since = query.since.as_deref().map(|text| moment("since", text, crate::core::now()));
+    let since = since.transpose().unwrap_or_else(|error| {
+        errors.push(error);
+        None
+    });
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    if limit > MAX_LIMIT {
+        let message = format!("must be a whole number from 0 to {MAX_LIMIT}");
+        errors.push(FieldError::new("limit", FieldCode::OutOfRange, message));
+    }
+    if errors.is_empty() { Ok((since, limit as usize)) } else { Err(Problem::fields(errors)) }
+}
+
+/// Adds what its running tasks use now to a job.
+pub(super) fn add_present(shared: &Shared, job: &mut JobDetail) {
+    let id = job.summary.id.clone();
+    let Some(attempt) = job.attempts.last_mut() else { return };
+    let name = AttemptId { job: id, number: attempt.number };
+    for task in attempt.tasks.iter_mut().filter(|task| task.phase != TaskPhase::Ended) {
+        if let Some(current) = shared.metrics.task(&task.node, &name.task(task.rank)) {
+            task.now = Some(current.point);
+            task.usage = Some(current.usage);
+        }
+    }
 }

@@ -136,7 +136,7 @@ fn an_attempt_has_a_start_an_end_and_a_reason_that_later_changes_leave_alone() {
     let end = |rank, failure| Event::TaskEnded {
         attempt: 1,
         rank,
-        end: TaskEnd { failure, log_bytes: Some(7) },
+        end: TaskEnd::new(failure, Some(7)),
         at: at(30),
     };
     let failure = Some(Reason::ExitCode { exit_code: 3 });
@@ -290,9 +290,9 @@ fn event_of(kind: u8, rank: u32, number: u64, job: &Job) -> Event {
     match kind {
         0..=2 => Event::TaskReady { attempt, rank, address },
         3 | 4 => Event::TaskStarted { attempt, rank, at: moment },
-        5 => Event::TaskEnded { attempt, rank, end: TaskEnd { failure: None, log_bytes: None }, at: moment },
+        5 => Event::TaskEnded { attempt, rank, end: TaskEnd::new(None, None), at: moment },
         6 => {
-            let end = TaskEnd { failure: Some(failure), log_bytes: Some(number) };
+            let end = TaskEnd::new(Some(failure), Some(number));
             Event::TaskEnded { attempt, rank, end, at: moment }
         }
         7 => Event::Preempt { attempt },

@@ -272,7 +272,7 @@ async fn job_with_a_missing_end(shared: &Shared) -> (JobId, mpsc::Receiver<muste
     let task = AttemptId { job: job.clone(), number: 1 }.task(0);
     let here = append(shared.logs.dir(&task), &numbered(3));
     let address = Address::new([127, 64, 0, 1], vec![4000]);
-    let end = TaskEnd { failure: None, log_bytes: Some(here + 1000) };
+    let end = TaskEnd::new(None, Some(here + 1000));
     for message in [
         ToServer::Ready { task: task.clone(), address },
         ToServer::Ended { task: task.clone(), end, at: crate::core::now() },

@@ -40,7 +40,7 @@ fn ended(store: &mut Fixture, number: u64, moment: i64, log_bytes: u64) -> Job {
     }
     for rank in 0..2 {
         store.apply(&mut job, Event::TaskStarted { attempt: 1, rank, at: at(moment) }, at(moment));
-        let end = TaskEnd { failure: None, log_bytes: Some(log_bytes) };
+        let end = TaskEnd::new(None, Some(log_bytes));
         store.apply(&mut job, Event::TaskEnded { attempt: 1, rank, end, at: at(moment) }, at(moment));
     }
     assert!(job.state.is_terminal());
