@@ -10,6 +10,7 @@ Nothing is left out in silence:
 - `GET /api/v1/events` is not followed: that stream ends only with the server.
 - Following all events ends with the server only; that operation is asked for what is there (fuzz_hooks.py).
 - The agents' link (a WebSocket) and the pages outside the document (`/metrics`, `/healthz`) are not operations of it.
+  `/metrics` is read with Prometheus' own parser instead.
 
 A job that does not end would hold a follower for ever, so a thread stops what is older than a second and starts
 another: there is always a job that runs, and every stream ends.
@@ -27,6 +28,8 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 HERE = Path(__file__).resolve().parent
 SEED = 20240607
@@ -156,6 +159,24 @@ def shut_down(server):
     return problems
 
 
+def scrape(server):
+    """Prometheus' own parser reads the page: every series once, with a help text and a kind."""
+    status, kind, body = server.ask("GET", "/metrics")
+    if status != 200 or not (kind or "").startswith("text/plain; version=0.0.4"):
+        return [f"GET /metrics answered {status} {kind}"]
+    try:
+        families = list(text_string_to_metric_families(body.decode()))
+    except ValueError as error:
+        return [f"Prometheus cannot read /metrics: {error}"]
+    series = [(it.name, *sorted(it.labels.items())) for family in families for it in family.samples]
+    problems = [f"/metrics has {name} twice" for name in sorted({it for it in series if series.count(it) > 1})]
+    bare = [family.name for family in families if family.type == "unknown" or not family.documentation]
+    problems += [f"/metrics does not say what {name} is" for name in bare]
+    wanted = {"muster_jobs", "muster_node_cpus_used", "muster_commit_seconds", "muster_server_uptime_seconds"}
+    missing = wanted - {family.name for family in families}
+    return problems + [f"/metrics lacks {name}" for name in sorted(missing)]
+
+
 def panics(server):
     """A panic that a request survived is a failure all the same."""
     lines = server.log.read_text(errors="replace").splitlines()
@@ -181,6 +202,7 @@ def main():
         tide.join()
         if tide.error:
             problems.append(f"the thread that keeps a job running failed: {tide.error!r}")
+        problems += scrape(server)
         problems += panics(server)
         if server.process.poll() is None:
             problems += shut_down(server)

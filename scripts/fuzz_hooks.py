@@ -25,6 +25,8 @@ def before_call(_context, case, _kwargs):
     parameters = case.path_parameters
     if isinstance(parameters, dict) and "job" in parameters:
         parameters["job"] = pick(parameters["job"], JOBS) or parameters["job"]
+    if isinstance(parameters, dict) and "node" in parameters:
+        parameters["node"] = pick(parameters["node"], ("node_local",)) or parameters["node"]
     # Only what is over can be removed; the jobs that other requests need are not.
     if case.method == "DELETE" and isinstance(parameters, dict) and parameters.get("job") in JOBS[:3]:
         parameters["job"] = "running"

@@ -192,7 +192,7 @@ mod tests {
     }
 
     const FIRST: ConnectionId = ConnectionId(1);
-    const TASK: &str = "job_0000000001.1.0";
+    const TASK: &str = "task0.job_0000000001.1";
 
     #[test]
     fn a_task_is_seen_with_its_own_devices_until_its_node_no_longer_speaks_of_it() {

@@ -41,13 +41,13 @@ fn series(page: &str) -> BTreeMap<String, f64> {
     let mut help = "";
     for line in page.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            help = rest.split_once(' ').unwrap().0;
+            help = rest.split_once(' ').expect("a help text").0;
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            current = rest.split_once(' ').unwrap();
+            current = rest.split_once(' ').expect("a kind");
             assert!(["counter", "gauge", "histogram"].contains(&current.1), "{line}");
             assert!(current.0 == help && families.insert(current.0), "a family in two places: {line}");
         } else {
-            let (series, value) = line.rsplit_once(' ').unwrap();
+            let (series, value) = line.rsplit_once(' ').expect("a value");
             let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
             let is_own = match current.1 {
                 "histogram" => {
@@ -58,7 +58,10 @@ fn series(page: &str) -> BTreeMap<String, f64> {
             };
             assert!(is_own && name.starts_with("muster_"), "{line} under {current:?}");
             assert!(labels.ends_with('}') && labels.matches('"').count() % 2 == 0, "{line}");
-            assert!(all.insert(series.to_owned(), value.parse().unwrap()).is_none(), "twice: {line}");
+            assert!(
+                all.insert(series.to_owned(), value.parse().expect("a number")).is_none(),
+                "twice: {line}"
+            );
         }
     }
     all

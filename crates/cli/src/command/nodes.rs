@@ -145,6 +145,7 @@ mod tests {
             uuid: String::new(),
             memory_bytes: 80 << 30,
             simulated,
+            ip: None,
         };
         DeviceView { device, job: is_used.then(|| "job_0123456789".parse().unwrap()), now: None }
     }
