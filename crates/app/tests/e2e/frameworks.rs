@@ -103,3 +103,8 @@ fn tensorflow_trains_on_two_tasks() {
 fn paddle_trains_on_two_tasks() {
     trains("paddle");
 }
+
+#[test]
+fn mindspore_trains_on_two_tasks() {
+    trains("mindspore");
+}
