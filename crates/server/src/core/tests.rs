@@ -27,7 +27,7 @@ fn load(dir: &std::path::Path) -> Core {
         readers,
         engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options))])),
         logs: Arc::new(LogStore::new(dir.join("logs"))),
-        metrics: Arc::new(crate::metrics::Metrics::new()),
+        metrics: Arc::new(Metrics::new()),
         commits: Arc::default(),
         news: watch::Sender::new(0),
         away: mpsc::unbounded_channel().0,

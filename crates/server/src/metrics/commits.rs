@@ -40,7 +40,9 @@ mod tests {
     #[test]
     fn a_commit_counts_for_its_bound_and_all_above() {
         let commits = Commits::default();
-        [400, 500, 501, 5_000_000].map(|it| commits.count(Duration::from_micros(it)));
+        for micros in [400, 500, 501, 5_000_000] {
+            commits.count(Duration::from_micros(micros));
+        }
         let (up_to, microseconds) = commits.read();
         assert_eq!(up_to, [2, 3, 3, 3, 3, 3, 3, 3, 3, 4]);
         assert_eq!(microseconds, 5_001_401);
