@@ -31,6 +31,7 @@ mod record;
 mod service;
 mod shelf;
 mod ship;
+pub mod stage;
 mod start;
 pub mod supervisor;
 pub mod task;

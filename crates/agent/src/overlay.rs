@@ -140,8 +140,8 @@ fn name(directory: &OwnedFd) -> String {
 
 /// See the machine's mounts, and keep ours to ourselves.
 #[expect(unsafe_code, reason = "a thread of its own namespaces can surprise the other threads")]
-fn isolate() -> io::Result<()> {
-    // SAFETY: only the mounts are taken apart, and no descriptor; this process has one thread.
+pub(crate) fn isolate() -> io::Result<()> {
+    // SAFETY: only the mounts are taken apart, and no descriptor, for a process or a thread that does nothing else.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(())

@@ -127,6 +127,11 @@ impl TaskDir {
         self.path.join("scratch")
     }
 
+    /// The files that its launch contract has.
+    pub(crate) fn contract(&self) -> PathBuf {
+        self.path.join("contract")
+    }
+
     /// The directory of another task of this node.
     pub(crate) fn of_other(&self, task: &TaskId) -> TaskDir {
         TaskDir::new(self.path.parent().unwrap_or(&self.path), task)

@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use crate::bundle::Cache;
 use crate::descriptor::register;
 use crate::record::{Record, TaskDir};
+use crate::stage::Stage;
 use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
 use crate::task::{self, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
@@ -25,6 +26,8 @@ use crate::{device, disk, environment};
 pub(crate) enum Error {
     #[error(transparent)]
     Tree(#[from] Unavailable),
+    #[error("the files around it cannot be made")]
+    Stage(#[source] io::Error),
     #[error("it cannot be started")]
     Start(#[from] task::Error),
 }
@@ -32,7 +35,10 @@ pub(crate) enum Error {
 impl Error {
     /// Whether there was no room for its files.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Error::Start(task::Error::Io { source, .. }) if disk::is_full(source))
+        match self {
+            Error::Start(task::Error::Io { source, .. }) | Error::Stage(source) => disk::is_full(source),
+            Error::Start(_) | Error::Tree(_) => false,
+        }
     }
 }
 
@@ -60,8 +66,10 @@ pub(crate) fn start(
     means: &Means,
 ) -> Result<(Option<Pipes>, Option<Watch>), Error> {
     let id = record.prepare.task.to_string();
+    // Only who has files around it asks whose home they may be in.
+    let stage = Stage::make(&dir.contract(), launch, environment::account).map_err(Error::Stage)?;
     let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;
-    let launch = launch_of(dir, record, launch, means, tree.clone());
+    let launch = supervisor::Launch { stage, ..launch_of(dir, record, launch, means, tree.clone()) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
             let supervisor = tree::Process::of(Pid::from_child(&spawned.child)).ok();
@@ -118,6 +126,7 @@ fn launch_of(
         cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
         env: environment::complete(env, &id, &dir.output(), previous.as_deref(), visible),
         overlay,
+        stage: None,
         work,
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,

@@ -60,13 +60,13 @@ fn supervise(dir: &Path) -> io::Result<()> {
     }
     // From here on the directory is ours. Before, an error leaves it as if we had never been.
     let capture = Capture::create(SegmentDir::new(dir.join(LOG)))?;
-    let launch = match read::<Launch>(dir, LAUNCH) {
+    let mut launch = match read::<Launch>(dir, LAUNCH) {
         Ok(Some(launch)) => launch,
         Ok(None) => return write_exit(dir, &failed(&io::Error::from(io::ErrorKind::NotFound))),
         Err(error) => return write_exit(dir, &failed(&error)),
     };
     let tree = launch.tree.clone();
-    let exit = match prepare(dir, &launch).and_then(|()| Life::new(dir, launch, capture)) {
+    let exit = match prepare(dir, &mut launch).and_then(|()| Life::new(dir, launch, capture)) {
         Ok(life) => life.run(),
         Err(error) => failed(&error),
     };
@@ -76,21 +76,25 @@ fn supervise(dir: &Path) -> io::Result<()> {
 }
 
 /// Make what the task's first process is to find.
-fn prepare(dir: &Path, launch: &Launch) -> io::Result<()> {
-    show_files(launch)?;
+fn prepare(dir: &Path, launch: &mut Launch) -> io::Result<()> {
+    let isolated = show_files(launch)?;
+    if let Some(stage) = launch.stage.take() {
+        stage.enter(launch, isolated)?;
+    }
     let Some(work) = launch.work.clone() else { return Ok(()) };
     write(dir, PROCESSES, &Processes { format: FORMAT, work, grace_ms: launch.grace_ms })
 }
 
-/// Make the working directory what it is to be. A copy is as good as an overlay, and only slower.
-fn show_files(launch: &Launch) -> io::Result<()> {
-    let Some(overlay) = &launch.overlay else { return Ok(()) };
-    let Err(error) = overlay.enter(&launch.cwd) else { return Ok(()) };
+/// Make the working directory what it is to be. A copy is as good as an overlay, and only slower. Whether the mounts of
+/// this process are now its own.
+fn show_files(launch: &Launch) -> io::Result<bool> {
+    let Some(overlay) = &launch.overlay else { return Ok(false) };
+    let Err(error) = overlay.enter(&launch.cwd) else { return Ok(true) };
     complain("cannot mount the working directory, so it is copied", &error);
     fs::remove_dir(&launch.cwd)?;
     copy_tree(&overlay.lower, &launch.cwd, || false).map_err(io::Error::other)?;
     // Whoever looks for the task's files later finds them by this.
-    disk::remove_tree(&overlay.upper)
+    disk::remove_tree(&overlay.upper).map(|()| false)
 }
 
 /// The end of a task that never began.
@@ -131,7 +135,7 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// Into `supervisor.log`, which is our stderr.
-fn complain(what: &str, error: &io::Error) {
+pub(crate) fn complain(what: &str, error: &io::Error) {
     // Not `eprintln!`, which panics when the disk is full, as it is when there is most to complain about.
     let _ = writeln!(io::stderr(), "{} {what}: {error}", Timestamp::now());
 }

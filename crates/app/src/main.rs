@@ -32,6 +32,7 @@ fn main() -> ExitCode {
                 check_config: config::check,
                 devices: || muster_agent::device::discover(&[]),
                 trees: agent::trees,
+                can_mount: muster_agent::stage::can_mount,
             };
             muster_cli::main(std::env::args_os(), &hooks)
         }

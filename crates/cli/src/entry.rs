@@ -30,6 +30,8 @@ pub struct Hooks {
     pub devices: fn() -> Vec<Device>,
     /// How an agent started here would end the processes of a task.
     pub trees: fn() -> Trees,
+    /// Whether a task's files can be shown at the paths that platforms have for them.
+    pub can_mount: fn() -> bool,
 }
 
 /// How a task's processes are found and ended.

@@ -25,6 +25,7 @@ use crate::files::collect::collect;
 use crate::prepare::{self, Coming, Means, Prepared, prepare};
 use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::shelf::{Kept, Shelf};
+use crate::stage::remove_points;
 use crate::start::{self, Watch};
 use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
 use crate::task::{self, Observation, Pipes};
@@ -386,6 +387,9 @@ impl Work {
     fn release_tree(&self) {
         if let Ok(Some(launch)) = read::<supervisor::Launch>(self.dir.path(), LAUNCH) {
             launch.tree.remove();
+            if let Some(stage) = &launch.stage {
+                remove_points(stage);
+            }
         }
     }
 

@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::overlay::Overlay;
+use crate::stage::Stage;
 use crate::tree::{Process, Tree};
 
 pub const CONTROL: &str = "control";
@@ -53,6 +54,9 @@ pub struct Launch {
     /// What is to be seen there; none if it is a directory like others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<Overlay>,
+    /// What it finds around it; none if that is what everyone finds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
     /// What the command is to start, where that is not one process: it finds it in `processes.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,

@@ -11,3 +11,4 @@ mod node;
 mod overlay;
 mod retention;
 mod server;
+mod stage;

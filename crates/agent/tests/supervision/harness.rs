@@ -57,6 +57,7 @@ impl Plan {
         let env = BTreeMap::from([("PATH".to_owned(), path), ("MUSTER_TASK_ID".to_owned(), id.clone())]);
         let launch = Launch {
             overlay: None,
+            stage: None,
             work: None,
             format: FORMAT,
             task: id.clone(),

@@ -178,6 +178,12 @@ fn all_output_arrives_however_much_it_is() {
 fn a_task_that_waits_ends_at_once_when_told_to() {
     let mut task = plan(Work::Wait).start();
     let started = task.wait_started();
+    let pid = started.task.pid().unwrap().as_raw_nonzero();
+    wait_for("it listens", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let held = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+        (u64::from_str_radix(held, 16).unwrap() != 0).then_some(())
+    });
     let asked = Instant::now();
     task::stop(&task.dir, Duration::from_secs(50)).unwrap();
     let exit = task.wait();

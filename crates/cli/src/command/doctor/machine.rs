@@ -37,6 +37,7 @@ pub(super) fn checks(hooks: &Hooks) -> Vec<Check> {
     let systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let namespaces = number("/proc/sys/user/max_user_namespaces");
     checks.push(overlay(&systems, getuid().is_root(), namespaces));
+    checks.push(platform_paths((hooks.can_mount)()));
     checks.push(open_files(getrlimit(Resource::Nofile).maximum));
     let inotify = "/proc/sys/fs/inotify";
     checks.push(watches(
@@ -158,6 +159,19 @@ fn overlay(systems: &str, is_root: bool, namespaces: Option<u64>) -> Check {
             "sysctl user.max_user_namespaces=10000; without it large trees take longer to start",
         ),
     }
+}
+
+/// Where the files of launch contracts and platforms are: `/job/hostfile`, `/home/work/run_train.sh`.
+fn platform_paths(can_mount: bool) -> Check {
+    let name = "platform paths";
+    if can_mount {
+        return Check::ok(name, "real, for the task alone: /job/hostfile, /pod.env, /user/config");
+    }
+    Check::warning(
+        name,
+        "below the task's directory, since this user may not mount: variables and the command's words name them there",
+        "run muster as root, or with CAP_SYS_ADMIN; scripts that have such a path inside do not find it otherwise",
+    )
 }
 
 fn open_files(most: Option<u64>) -> Check {
@@ -288,6 +302,11 @@ mod tests {
         assert_eq!(overlay(systems, false, Some(1000)).status, Well);
         assert!(overlay(systems, false, Some(0)).remedy.unwrap().contains("namespaces"));
         assert!(overlay("nodev\tproc\n", true, None).remedy.unwrap().contains("modprobe"));
+    }
+
+    #[test]
+    fn paths_that_are_not_real_are_a_warning() {
+        assert_eq!((platform_paths(true).status, platform_paths(false).status), (Well, Warning));
     }
 
     #[test]
