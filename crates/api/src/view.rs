@@ -9,7 +9,7 @@ use muster_model::metrics::{DeviceUse, NodeUse, Usage};
 use muster_model::node::Device;
 use muster_model::spec::JobSpec;
 use muster_model::task::{Address, Outputs, TaskPhase};
-use muster_model::{BundleId, ChunkId, JobId, NodeId, Reason, Timestamp};
+use muster_model::{BundleId, ChunkId, CommandOn, Framework, JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -51,8 +51,24 @@ pub struct Preview {
     pub spec: JobSpec,
     /// The name it would get.
     pub name: String,
+    /// How its tasks would be started. Absent from servers of before it.
+    #[serde(default)]
+    pub launch: Option<LaunchView>,
     /// What would happen now.
     pub why: Why,
+}
+
+/// How the tasks of a job are started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LaunchView {
+    /// The launch contract.
+    pub framework: Framework,
+    /// The words that run.
+    pub argv: Vec<String>,
+    /// Which tasks run them.
+    pub command_on: CommandOn,
+    /// How many processes each task has then.
+    pub processes: u32,
 }
 
 /// A job in a list.
@@ -101,6 +117,9 @@ pub struct JobDetail {
     pub summary: JobSummary,
     /// What was asked for.
     pub spec: JobSpec,
+    /// How its tasks are started. Absent from servers of before it.
+    #[serde(default)]
+    pub launch: Option<LaunchView>,
     /// Its code.
     pub bundle: Option<BundleId>,
     /// Where the code came from.

@@ -1,6 +1,7 @@
 //! From the words of a command line to the command, and from its outcome to an exit code.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -213,7 +214,7 @@ fn parse(mut words: Vec<OsString>) -> Result<(Cli, Format), clap::Error> {
     let Command::Run(args) = &cli.command else { return Ok((cli, format)) };
     let taken = &args.flags.command;
     let place = words.len().saturating_sub(taken.len());
-    let is_file = taken.first().is_some_and(|word| is_yaml(word))
+    let is_file = taken.first().is_some_and(|word| is_job_file(word))
         // After `--` it is a program, however odd its name.
         && place.checked_sub(1).is_some_and(|before| words[before] != "--")
         && words.get(place) == taken.first();
@@ -243,8 +244,15 @@ fn wants_json(matches: &ArgMatches) -> bool {
     }
 }
 
-fn is_yaml(word: &OsStr) -> bool {
-    Path::new(word).extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
+/// A job, going by its name. A `.json` that may be executed is a program, however odd.
+fn is_job_file(word: &OsStr) -> bool {
+    let path = Path::new(word);
+    let is_program = || path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
+    match path.extension().and_then(OsStr::to_str) {
+        Some("yaml" | "yml") => true,
+        Some("json") => !is_program(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! From a command line and a YAML file to the spec of a job.
 //!
 //! Flags are fields set on top of the file. What a value means is decided by the model, which reports every problem
-//! at once; only what belongs to this machine (files, directories, the environment) is looked at here.
+//! at once; only what belongs to this machine (files, directories, the environment, what scripts import) is looked at
+//! here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,11 +16,13 @@ use crate::error::{Code, Error};
 
 mod file;
 mod flags;
+mod launch;
 #[cfg(test)]
 mod tests;
 mod workdir;
 
 pub(crate) use flags::Flags;
+pub(crate) use launch::{Folder, Reasons, command as launched};
 pub(crate) use workdir::Workdir;
 
 /// What a job file is called when nobody has named it.
@@ -103,12 +106,26 @@ pub(crate) struct Request {
     pub spec: JobSpec,
     /// None if the code is not to be taken from here.
     pub workdir: Option<Workdir>,
+    /// Why it is started as it is.
+    pub reasons: Reasons,
 }
 
 impl Request {
     /// The directory that is to be copied, if any is.
     pub fn code(&self) -> Option<&Workdir> {
         self.workdir.as_ref().filter(|_| !self.spec.in_place)
+    }
+
+    fn set(&mut self, field: &str, value: Value) {
+        if let Value::Object(fields) = &mut self.value {
+            fields.insert(field.to_owned(), value);
+        }
+    }
+
+    fn unset(&mut self, field: &str) {
+        if let Value::Object(fields) = &mut self.value {
+            fields.remove(field);
+        }
     }
 }
 
@@ -119,17 +136,27 @@ pub(crate) fn assemble(flags: &Flags, mut base: Base, here: &Here) -> Result<Req
     if let Ok(workdir) = &workdir {
         base.fields.insert("workdir".into(), Value::String(workdir.text.clone()));
     }
-    let request = judge(flags, base, given, workdir.map(Some))?;
+    let mut request = judge(flags, base, given, workdir.map(Some))?;
     if let Some(workdir) = request.code() {
         workdir.check_copy(here)?;
     }
+    launch::fill(&mut request, here).map_err(|error| Error::fields(&[error]))?;
     Ok(request)
 }
 
-/// The same for a job whose code is on the server already: no directory of this machine is looked at.
-pub(crate) fn assemble_without_code(flags: &Flags, mut base: Base, here: &Here) -> Result<Request, Error> {
+/// The same for a job whose code is on the server already, and which is another one again: no directory of this machine is
+/// looked at.
+pub(crate) fn assemble_without_code(
+    flags: &Flags,
+    mut base: Base,
+    old: &JobSpec,
+    here: &Here,
+) -> Result<Request, Error> {
     let given = flags.apply(&mut base.fields, here)?;
-    judge(flags, base, given, Ok(None))
+    let mut request = judge(flags, base, given, Ok(None))?;
+    launch::refill(&mut request, old);
+    launch::fill(&mut request, here).map_err(|error| Error::fields(&[error]))?;
+    Ok(request)
 }
 
 fn judge(
@@ -149,7 +176,9 @@ fn judge(
     };
     let workdir = workdir.map_err(|error| errors.push(error));
     match (spec, workdir) {
-        (Some(spec), Ok(workdir)) if errors.is_empty() => Ok(Request { value, spec, workdir }),
+        (Some(spec), Ok(workdir)) if errors.is_empty() => {
+            Ok(Request { value, spec, workdir, reasons: Reasons::default() })
+        }
         _ => Err(with_file(Error::fields(&errors), file.as_deref(), &folder, &errors)),
     }
 }

@@ -1,10 +1,11 @@
 //! From stored rows to what the API shows.
 
 use muster_api::problem::Problem;
-use muster_api::view::{AttemptView, EventView, JobDetail, JobSummary, StreamEnd, TaskView, Why};
+use muster_api::view::{AttemptView, EventView, JobDetail, JobSummary, LaunchView, StreamEnd, TaskView, Why};
+use muster_launch::Plan;
 use muster_model::job::State;
 use muster_model::task::Outputs;
-use muster_model::{JobId, Reason, Task};
+use muster_model::{CommandOn, JobId, JobSpec, Reason, Task};
 use muster_store::{EventRow, JobRow, JobSummaryRow, Readers};
 
 use crate::core::internal;
@@ -72,11 +73,23 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
     Ok(JobDetail {
         summary: row_summary(&row),
         attempts: views.collect::<Result<_, Problem>>()?,
+        launch: Some(launch(&row.spec)),
         spec: (*row.spec).clone(),
         bundle: row.bundle,
         source: row.source,
         failed_rank: row.job.failed_rank,
     })
+}
+
+/// How the tasks of a job are started.
+pub(crate) fn launch(spec: &JobSpec) -> LaunchView {
+    let plan = Plan::of(spec);
+    LaunchView {
+        framework: plan.framework,
+        argv: plan.argv(&spec.command),
+        command_on: if plan.leader { CommandOn::First } else { CommandOn::All },
+        processes: plan.processes,
+    }
 }
 
 fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {

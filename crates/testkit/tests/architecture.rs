@@ -30,7 +30,8 @@ const RULES: &[(&str, MaySee)] = &[
     ("agent", Only(&["model", "bundle", "link", "ssh"])),
     ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "bundle", "link"])),
     // The client knows the server by its API alone: what it needs of the model, `api` re-exports.
-    ("cli", Only(&["api", "bundle"])),
+    // How a job is to be started is found from the code, which only the client sees.
+    ("cli", Only(&["api", "bundle", "launch"])),
     ("app", Anything),
     ("testkit", Only(&["api", "model"])),
 ];

@@ -6,6 +6,7 @@ mod bad_input;
 mod config;
 mod conformance;
 mod crash;
+mod detect;
 mod disk;
 mod docs;
 mod doctor;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use muster_api::client::Client;
 use muster_api::model::spec::{FieldCode, FieldError};
-use muster_api::model::{BundleId, State};
+use muster_api::model::{BundleId, Framework, State};
 use muster_api::view::{JobDetail, ListJobs};
 use serde_json::json;
 
@@ -93,6 +93,14 @@ async fn base(args: &Args, session: &Session, old: &JobDetail, here: &Here) -> R
     if let Some(name) = old.spec.name.as_ref().filter(|_| args.flags.name.is_none()) {
         base.set_name(free_name(session, name).await?);
     }
+    // What the old code left open, the new code may answer.
+    let has_new_code = args.fresh || args.flags.workdir.is_some();
+    if has_new_code && old.spec.framework == Some(Framework::Plain) {
+        base.unset("framework");
+    }
+    if has_new_code && old.spec.faces.as_ref().is_some_and(Vec::is_empty) {
+        base.unset("faces");
+    }
     for field in &args.unset {
         if !base.unset(field) {
             let message = format!("{} has no `{field}`", old.summary.id);
@@ -106,7 +114,7 @@ async fn base(args: &Args, session: &Session, old: &JobDetail, here: &Here) -> R
 fn request(args: &Args, base: Base, old: &JobDetail, here: &Here) -> Result<Request, Error> {
     let is_in_place = old.spec.in_place || args.flags.in_place;
     if !(args.fresh || args.flags.workdir.is_some() || is_in_place) {
-        return spec::assemble_without_code(&args.flags, base, here);
+        return spec::assemble_without_code(&args.flags, base, &old.spec, here);
     }
     let request = spec::assemble(&args.flags, base, here);
     match args.fresh && args.flags.workdir.is_none() {

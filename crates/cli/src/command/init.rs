@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
         let large: Vec<_> =
             seen.large.iter().map(|(name, bytes)| json!({"path": name, "bytes": bytes})).collect();
         terminal::say_json(&json!({
-            "path": path.to_string_lossy(), "command": draft::command(&seen), "framework": seen.framework, "large": large,
+            "path": path.to_string_lossy(), "command": draft::command(&seen), "framework": seen.frameworks.first().map(|(framework, _)| framework), "large": large,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -39,13 +39,15 @@ const INTERRUPTED: u8 = 130;
     after_help = "\
 Examples:
   muster run -- python train.py
-  muster run --nodes 2 --gpus 8 -- torchrun train.py
+  muster run -N 2 --gpus 8 train.py
+  muster run -N 2 --gpus 8 --framework deepspeed -- ./train.sh
   muster run -N 4 'python prepare.py && python train.py'
   muster run train.yaml --nodes 8 --name big
   JOB=$(muster run --detach --timeout 2h -- ./train.sh)
 
 The current directory is copied to every task, without what .gitignore and .musterignore name. \
 On this machine the tasks get the environment of your shell. \
+The framework is found from the command and from what the script imports, and its launcher is started. \
 Ctrl-C asks whether to stop the job or to leave it running; when there is nobody to ask, it stops the job.
 
 Exit codes:
@@ -150,9 +152,10 @@ pub(super) async fn submit(
         }
     };
     let remembering = code.map(snapshot::Code::remember);
+    let lines = request.reasons.lines(&job.spec, job.launch.as_ref());
     let done = match interrupts {
-        None => detached(&job, how.json),
-        Some(interrupts) => attached::watch(session, &job, interrupts, how.json).await,
+        None => detached(&job, &lines, how.json),
+        Some(interrupts) => attached::watch(session, &job, &lines, interrupts, how.json).await,
     };
     if let Some(remembering) = remembering {
         remembering.await;
@@ -244,7 +247,9 @@ async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCod
     let session = Session::open().await?;
     let preview = check(&session, flags, request).await?;
     if json {
-        terminal::say_json(&preview)?;
+        let mut shown = serde_json::to_value(&preview).map_err(|error| Error::encoding("JSON", error))?;
+        shown["found"] = request.reasons.json();
+        terminal::say_json(&shown)?;
         return Ok(ExitCode::SUCCESS);
     }
     let yaml = serde_yaml_ng::to_string(&preview.spec).map_err(|error| Error::encoding("YAML", error))?;
@@ -252,17 +257,20 @@ async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCod
     if let Some(workdir) = request.code() {
         snapshot::preview(&workdir.path, &session).await?;
     }
+    let lines = request.reasons.lines(&preview.spec, preview.launch.as_ref());
+    lines.iter().for_each(|line| terminal::remark(line));
     terminal::remark(&format!("{} on {}: {}", preview.name, preview.spec.on, preview.why.summary));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the id, for scripts; and what may be wanted next, for people.
-fn detached(job: &JobDetail, json: bool) -> Result<ExitCode, Error> {
+fn detached(job: &JobDetail, lines: &[String], json: bool) -> Result<ExitCode, Error> {
     let id = &job.summary.id;
     if json {
         terminal::say_json(job)?;
         return Ok(ExitCode::SUCCESS);
     }
+    lines.iter().for_each(|line| terminal::remark(line));
     terminal::say(id.as_str())?;
     if terminal::stderr_is_terminal() {
         let next = [

@@ -9,13 +9,14 @@ use muster_api::model::bundle::Source;
 use muster_api::model::quantity::{format_bytes, format_duration};
 use muster_api::model::spec::{DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, OnFailure};
 use muster_api::model::task::TaskPhase;
-use muster_api::model::{Reason, Timestamp};
-use muster_api::view::{AttemptView, JobDetail, TaskView};
+use muster_api::model::{CommandOn, Framework, Reason, Timestamp};
+use muster_api::view::{AttemptView, JobDetail, LaunchView, TaskView};
 
 use super::{OneJob, state};
 use crate::duration::{age, between, shown};
 use crate::error::{Code, Error};
 use crate::session::Session;
+use crate::spec::launched;
 use crate::table::Table;
 use crate::terminal;
 
@@ -71,6 +72,7 @@ async fn diff(session: &Session, selector: &str) -> Result<ExitCode, Error> {
 fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     let mut lines = life(job, now, colours);
     lines.extend(request(&job.spec));
+    lines.extend(job.launch.as_ref().map(|launch| started(&job.spec, launch)).unwrap_or_default());
     lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
     lines.extend(job.attempts.last().and_then(collected).map(|text| ("collected", text)));
     let mut text = String::new();
@@ -154,7 +156,6 @@ fn request(spec: &JobSpec) -> Lines {
     let env: Vec<String> = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     add("env", (!env.is_empty()).then(|| env.join("\n")));
     add("image", spec.image.clone());
-    add("framework", spec.framework.map(|framework| framework.to_string()));
     add("workspace", spec.workspace.clone());
     add("priority", (spec.priority != DEFAULT_PRIORITY).then(|| spec.priority.to_string()));
     add("preemptible", spec.preemptible.then(|| "yes".into()));
@@ -168,6 +169,26 @@ fn request(spec: &JobSpec) -> Lines {
     add("endpoints", (!endpoints.is_empty()).then(|| endpoints.join("\n")));
     let volumes: Vec<String> = spec.volumes.iter().map(|it| format!("{} at {}", it.name, it.path)).collect();
     add("volumes", (!volumes.is_empty()).then(|| volumes.join("\n")));
+    lines
+}
+
+/// How its tasks are started, unless that is the command as it stands.
+fn started(spec: &JobSpec, launch: &LaunchView) -> Lines {
+    let mut lines = Vec::new();
+    if launch.framework != Framework::Plain {
+        lines.push(("framework", launch.framework.to_string()));
+        lines.push(("processes", format!("{} in each task", launch.processes)));
+    }
+    if launch.argv != spec.command.argv() {
+        lines.push(("runs", launched(spec, launch)));
+    }
+    if launch.command_on == CommandOn::First {
+        lines.push(("command on", "task0; the others wait for what it starts on them".into()));
+    }
+    let faces: Vec<&str> = spec.faces.iter().flatten().map(|face| face.word()).collect();
+    if !faces.is_empty() {
+        lines.push(("faces", faces.join(", ")));
+    }
     lines
 }
 

@@ -53,9 +53,20 @@ pub(crate) struct Flags {
     /// The container image, on engines that have images
     #[arg(long, help_heading = "Environment")]
     pub image: Option<String>,
-    /// The launch contract: pytorch, mpi, … (found from the command if absent)
-    #[arg(long, value_name = "NAME", help_heading = "Environment")]
+    /// The launch contract (found from the command and the code if absent): plain, pytorch, deepspeed, horovod, mpi,
+    /// jax, tensorflow, paddle, mindspore
+    #[arg(long, value_name = "NAME", help_heading = "Launch")]
     pub framework: Option<String>,
+    /// Platforms whose variables and files the tasks find (found like the framework if absent): dlws, dlc, modelarts,
+    /// or none
+    #[arg(long, value_name = "NAME,...", help_heading = "Launch")]
+    pub faces: Option<String>,
+    /// Processes of each task under a framework (as many as it has accelerators, or one, if absent)
+    #[arg(long, value_name = "N", help_heading = "Launch")]
+    pub processes: Option<String>,
+    /// Who runs the command: all, or first, which starts the others' processes itself (found from the command if absent)
+    #[arg(long, value_name = "all|first", help_heading = "Launch")]
+    pub command_on: Option<String>,
     /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s/CONTEXT
     #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
     pub on: Option<String>,
@@ -87,7 +98,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 19] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 22] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -102,6 +113,9 @@ impl Flags {
             ("--setup", &["setup"], text(&self.setup)),
             ("--image", &["image"], text(&self.image)),
             ("--framework", &["framework"], text(&self.framework)),
+            ("--faces", &["faces"], text(&self.faces)),
+            ("--processes", &["processes"], text(&self.processes)),
+            ("--command-on", &["command_on"], text(&self.command_on)),
             ("--on", &["on"], text(&self.on)),
             ("--priority", &["priority"], text(&self.priority)),
             ("--preemptible", &["preemptible"], yes(self.preemptible)),

@@ -215,16 +215,102 @@ fn flags_go_on_top_of_another_jobs_spec_without_a_look_at_its_directory() {
     let old = JobSpec::from_value(old).unwrap();
     let mut base = Base::of_job(&old, &scene.here).unwrap();
     let same =
-        assemble_without_code(&Flags::default(), Base::of_job(&old, &scene.here).unwrap(), &scene.here);
+        assemble_without_code(&Flags::default(), Base::of_job(&old, &scene.here).unwrap(), &old, &scene.here);
     assert_eq!(same.unwrap().spec, old);
     assert!(base.unset("timeout") && base.unset("env.B.C") && base.unset("resources.cpus"));
     assert!(!base.unset("timeout") && !base.unset("env.Z") && !base.unset("nodes.x"));
     let given = line(&["--gpus", "4", "-e", "A=3", "--", "b"]).flags;
-    let spec = assemble_without_code(&given, base, &scene.here).unwrap().spec;
+    let spec = assemble_without_code(&given, base, &old, &scene.here).unwrap().spec;
     assert_eq!(
         (spec.env.len(), spec.env["A"].as_str(), spec.timeout, spec.resources.cpus),
         (1, "3", None, None)
     );
     assert_eq!((spec.nodes, spec.resources.device_count(), spec.command.to_string()), (2, 4, "b".into()));
     assert_eq!((spec.workdir.as_deref(), spec.resources.memory), (Some("/gone"), old.resources.memory));
+}
+
+/// What is sent about how a job is started, without the command where it is as it was given.
+fn launch(scene: &Scene, words: &[&str]) -> Value {
+    let mut fields = scene.fields(words);
+    let fields = fields.as_object_mut().unwrap();
+    fields.retain(|name, _| ["framework", "faces", "command_on", "processes"].contains(&name.as_str()));
+    Value::Object(fields.clone())
+}
+
+#[test]
+fn what_the_code_says_is_filled_in_and_what_the_user_says_is_kept() {
+    let scene = Scene::new();
+    let write = |name: &str, text: &str| fs::write(scene.folder.path().join(name), text).unwrap();
+    write("train.py", "import torch.distributed\n");
+    write("run.sh", "deepspeed --num_gpus $DLWS_NUM_GPU_PER_WORKER train.py\n");
+    assert_eq!(launch(&scene, &["python", "train.py"]), json!({"framework": "pytorch"}));
+    assert_eq!(
+        launch(&scene, &["bash", "run.sh"]),
+        json!({"framework": "deepspeed", "faces": ["dlws"], "command_on": "first"})
+    );
+    let words = [
+        "--framework",
+        "mpi",
+        "--faces",
+        "none",
+        "--command-on",
+        "all",
+        "--processes",
+        "4",
+        "bash",
+        "run.sh",
+    ];
+    assert_eq!(
+        launch(&scene, &words),
+        json!({"framework": "mpi", "faces": "none", "command_on": "all", "processes": "4"})
+    );
+    assert_eq!(launch(&scene, &["echo", "train.py"]), json!({}));
+    let error = scene.error(&["--framework", "pytorhc", "x"]);
+    assert!(error.contains("--framework") && error.contains("pytorch"), "{error}");
+}
+
+#[test]
+fn two_frameworks_are_a_mistake_only_where_it_matters() {
+    let scene = Scene::new();
+    fs::write(scene.folder.path().join("both.py"), "import jax\nimport torch\n").unwrap();
+    assert_eq!(launch(&scene, &["python", "both.py"]), json!({"framework": "plain"}));
+    for words in [["-N", "2", "python", "both.py"], ["--gpus", "2", "python", "both.py"]] {
+        let error = scene.error(&words);
+        assert!(error.contains("framework: it may be jax (both.py imports jax) or pytorch (both.py imports torch); say which: --framework jax"), "{error}");
+    }
+    assert_eq!(
+        launch(&scene, &["-N", "2", "--framework", "pytorch", "python", "both.py"]),
+        json!({"framework": "pytorch"})
+    );
+}
+
+#[test]
+fn a_script_of_the_code_directory_is_read_by_its_interpreter() {
+    let scene = Scene::new();
+    for name in ["train.py", "run.sh"] {
+        fs::write(scene.folder.path().join(name), "").unwrap();
+    }
+    let command = |words: &[&str]| scene.fields(words)["command"].clone();
+    // There is no PATH in the scene.
+    assert_eq!(command(&["train.py", "--lr", "1"]), json!(["python3", "train.py", "--lr", "1"]));
+    assert_eq!(command(&["run.sh"]), json!(["bash", "run.sh"]));
+    assert_eq!(command(&["./train.py"]), json!(["./train.py"]));
+    assert_eq!(command(&["missing.py"]), json!(["missing.py"]));
+}
+
+#[test]
+fn a_clone_with_another_launcher_is_started_by_that() {
+    let scene = Scene::new();
+    let old = json!({"command": ["deepspeed", "a.py"], "framework": "deepspeed", "command_on": "first", "faces": []});
+    let old = JobSpec::from_value(old).unwrap();
+    let clone = |words: &[&str]| {
+        let base = Base::of_job(&old, &scene.here).unwrap();
+        let spec = assemble_without_code(&line(words).flags, base, &old, &scene.here).unwrap().spec;
+        (spec.framework.unwrap().word(), spec.command_on.map(|on| on.word()))
+    };
+    assert_eq!(clone(&[]), ("deepspeed", Some("first")));
+    assert_eq!(clone(&["deepspeed", "b.py"]), ("deepspeed", Some("first")));
+    assert_eq!(clone(&["torchrun", "b.py"]), ("pytorch", None));
+    assert_eq!(clone(&["python", "b.py"]), ("deepspeed", None));
+    assert_eq!(clone(&["--framework", "mpi", "torchrun", "b.py"]), ("mpi", None));
 }

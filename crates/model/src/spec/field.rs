@@ -21,6 +21,8 @@ crate::catalogue! {
         OutOfRange = "out_of_range" => "Choose a value within the bounds that the message names.",
         /// The field is needed and absent.
         Required = "required" => "Add the field; docs/reference/job-file.md lists all of them.",
+        /// What an absent field means is found from the code, and the code speaks for more than one thing.
+        SeveralFound = "several_found" => "Set the field to one of those that the message names.",
         /// There is no field of this name.
         UnknownField = "unknown_field" => "Correct its spelling; docs/reference/job-file.md lists all fields.",
         /// A variable is to be passed on that is not set in this shell.

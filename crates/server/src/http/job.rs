@@ -57,7 +57,7 @@ pub(super) async fn create(
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
-        return Ok(Json(Preview { spec, name, why }).into_response());
+        return Ok(Json(Preview { launch: Some(view::launch(&spec)), spec, name, why }).into_response());
     }
     if let Some(id) = &request.bundle {
         bundle::check(&shared, id.clone()).await?;

@@ -82,6 +82,9 @@ fn fields(spec: &JobSpec) -> BTreeMap<String, Value> {
         }
     }
     let mut found = BTreeMap::new();
+    // As the server will have it: what is only left for it to find is no change.
+    let mut spec = spec.clone();
+    muster_launch::settle(&mut spec);
     collect("", serde_json::to_value(spec).unwrap_or_default(), &mut found);
     found
 }
@@ -95,6 +98,10 @@ fn shown(field: &str, value: &Value) -> String {
         Value::String(text) if !text.is_empty() && !text.contains(char::is_control) => text.clone(),
         Value::Number(number) if SIZES.contains(&field) => {
             number.as_u64().map_or_else(|| number.to_string(), format_bytes)
+        }
+        Value::Array(faces) if field == "faces" => {
+            let words: Vec<&str> = faces.iter().filter_map(Value::as_str).collect();
+            if words.is_empty() { "none".into() } else { words.join(",") }
         }
         Value::Array(_) if field == "command" => {
             let command = serde_json::from_value::<muster_api::model::spec::Command>(value.clone());

@@ -96,9 +96,15 @@ nodes: 1
             "#resources:\n  #gpus: 1 # this machine has none; \"H100:8\" asks for a model\n  #cpus: 4\n  #memory: 16GB\n",
         ),
     }
-    if let (Some(framework), Some(word)) = (seen.framework, seen.found_by) {
+    if let Some((framework, _)) = seen.frameworks.first() {
+        let why: Vec<&str> = seen.frameworks.iter().map(|(_, why)| why.as_str()).collect();
+        let which = match seen.frameworks.as_slice() {
+            [_] => "found like this when it is absent",
+            _ => "more than one is possible, so say which",
+        };
         text.push_str(&format!(
-            "\n# The launch contract; found from the command when it is absent. The code uses {word}.\n#framework: {framework}\n"
+            "\n# The launch contract; {which}: {}.\n#framework: {framework}\n",
+            why.join(", ")
         ));
     }
     text
@@ -159,6 +165,7 @@ fn leave_out(seen: &Seen) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_api::model::Framework;
     use muster_api::model::node::Vendor;
     use serde_json::Map;
 
@@ -186,7 +193,7 @@ mod tests {
             Seen { requirements: true, ..script() },
             Seen { pyproject: true, requirements: true, ..script() },
             Seen { environment: Some("environment.yml".into()), ..script() },
-            Seen { framework: Some("pytorch"), found_by: Some("torch"), ..script() },
+            Seen { frameworks: vec![(Framework::Pytorch, "train.py imports torch".into())], ..script() },
             Seen { dockerfile: true, ..script() },
             Seen { script: Some("it's \"odd\": #1 — 训练.py".into()), ..Seen::default() },
             Seen { script: Some("run.sh".into()), others: vec!["a.py".into()], ..Seen::default() },
@@ -195,8 +202,7 @@ mod tests {
                 requirements: true,
                 dockerfile: true,
                 large: vec![("data/".into(), 3 << 30)],
-                framework: Some("deepspeed"),
-                found_by: Some("deepspeed"),
+                frameworks: vec![(Framework::Deepspeed, "train.py imports deepspeed".into())],
                 ..script()
             },
         ]
@@ -238,7 +244,7 @@ mod tests {
             let spec = read(&on.join("\n"));
             assert_eq!((spec.resources.device_count(), spec.retries.max), (1, 2));
             assert!(spec.setup.is_some() && spec.timeout.is_some() && spec.env.len() == 1);
-            assert_eq!(spec.framework.map(|framework| framework.word()), seen.framework);
+            assert_eq!(spec.framework, seen.frameworks.first().map(|(framework, _)| *framework));
         }
     }
 

@@ -6,6 +6,11 @@ use std::io::Read;
 use std::path::Path;
 
 use ignore::WalkBuilder;
+use muster_api::model::Framework;
+use muster_api::model::spec::Command;
+use muster_launch::detect::detect;
+
+use crate::spec::Folder;
 
 /// From here on people may not know that they copy it.
 const LARGE: u64 = 100 << 20;
@@ -20,24 +25,6 @@ const MOST_SCRIPTS: usize = 50;
 const USUAL: [&str; 8] =
     ["train.py", "main.py", "run.py", "finetune.py", "pretrain.py", "train.sh", "run.sh", "main.sh"];
 
-/// Modules and programs, and the launch contract that those who use them want; the more specific first.
-const FRAMEWORKS: [(&str, &str); 14] = [
-    ("deepspeed", "deepspeed"),
-    ("horovod", "horovod"),
-    ("mindspore", "mindspore"),
-    ("paddle", "paddle"),
-    ("jax", "jax"),
-    ("flax", "jax"),
-    ("torchrun", "pytorch"),
-    ("torch.distributed", "pytorch"),
-    ("lightning", "pytorch"),
-    ("pytorch_lightning", "pytorch"),
-    ("accelerate", "pytorch"),
-    ("torch", "pytorch"),
-    ("mpi4py", "mpi"),
-    ("tensorflow", "tensorflow"),
-];
-
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     /// The directory's own name.
@@ -46,9 +33,8 @@ pub(super) struct Seen {
     /// Other scripts that could have been meant.
     pub others: Vec<String>,
     pub notebook: Option<String>,
-    /// The launch contract, and the word it was found by.
-    pub framework: Option<&'static str>,
-    pub found_by: Option<&'static str>,
+    /// The launch contract, and by what it was found; several where the code speaks for more than one.
+    pub frameworks: Vec<(Framework, String)>,
     pub requirements: bool,
     pub pyproject: bool,
     pub environment: Option<String>,
@@ -68,14 +54,13 @@ pub(super) fn around(folder: &Path) -> Seen {
     let is_main = |name: &&String| text(&folder.join(name.as_str())).contains("__main__");
     let script =
         usual.or_else(|| scripts.iter().take(MOST_SCRIPTS).find(is_main).or(scripts.first()).cloned());
-    let (found_by, framework) = framework(folder, script.as_deref(), &scripts).unzip();
+    let frameworks = frameworks(folder, script.as_deref(), &scripts);
     Seen {
         name: folder.canonicalize().ok().and_then(|path| path.file_name()?.to_str().map(str::to_owned)),
         others: scripts.iter().filter(|name| Some(*name) != script.as_ref()).take(3).cloned().collect(),
         notebook: of_kind(".ipynb").into_iter().next(),
         script,
-        framework,
-        found_by,
+        frameworks,
         requirements: has("requirements.txt"),
         pyproject: has("pyproject.toml"),
         environment: ["environment.yml", "environment.yaml"]
@@ -107,35 +92,14 @@ fn text(path: &Path) -> String {
 }
 
 /// What the script uses; else what any script beside it does.
-fn framework(
-    folder: &Path,
-    script: Option<&str>,
-    scripts: &[String],
-) -> Option<(&'static str, &'static str)> {
-    let first = script.and_then(|name| used(&text(&folder.join(name))));
-    first.or_else(|| scripts.iter().take(MOST_SCRIPTS).find_map(|name| used(&text(&folder.join(name)))))
-}
-
-fn used(text: &str) -> Option<(&'static str, &'static str)> {
-    FRAMEWORKS.into_iter().find(|(word, _)| text.lines().any(|line| line_uses(line, word)))
-}
-
-/// `import x`, `import a, x.y`, `from x.y import z`, and in shell scripts `x …`.
-fn line_uses(line: &str, word: &str) -> bool {
-    let line = line.trim_start();
-    let names_it = |module: &str| {
-        let rest = module.trim_start().strip_prefix(word);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', ' ', '\t', '\\']))
+fn frameworks(folder: &Path, script: Option<&str>, scripts: &[String]) -> Vec<(Framework, String)> {
+    let used = |name: &str| -> Vec<(Framework, String)> {
+        let command = Command::Argv(vec![format!("./{name}")]);
+        let found = detect(&command, &Folder(folder)).frameworks;
+        found.into_iter().map(|found| (found.what, found.why)).collect()
     };
-    if let Some(modules) = line.strip_prefix("import ") {
-        return modules.split(',').any(names_it);
-    }
-    if let Some(module) = line.strip_prefix("from ") {
-        // `from torch import distributed` is what it is for `torch.distributed`, too.
-        return names_it(module)
-            || module.replacen(" import ", ".", 1).starts_with(word) && word.contains('.');
-    }
-    line.strip_prefix("exec ").unwrap_or(line).strip_prefix(word).is_some_and(|rest| rest.starts_with(' '))
+    let others = scripts.iter().map(String::as_str).take(MOST_SCRIPTS);
+    script.into_iter().chain(others).map(used).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// What is large of what would be copied, each by the name of its top.
@@ -169,33 +133,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imports_are_found_however_they_are_written() {
-        for (line, found) in [
-            ("import deepspeed", Some("deepspeed")),
-            ("import os, jax.numpy as jnp", Some("jax")),
-            ("    from mindspore import nn", Some("mindspore")),
-            ("from paddle.io import DataLoader", Some("paddle")),
-            ("import horovod.torch as hvd", Some("horovod")),
-            ("from torch import distributed as dist", Some("pytorch")),
-            ("import torch", Some("pytorch")),
-            ("torchrun --nproc-per-node 8 train.py", Some("pytorch")),
-            ("exec deepspeed train.py", Some("deepspeed")),
-            ("from mpi4py import MPI", Some("mpi")),
-            ("# import jax", None),
-            ("import jaxtyping", None),
-            ("import torchaudio_of_mine", None),
-            ("print('import torch')", None),
-        ] {
-            assert_eq!(used(line).map(|(_, framework)| framework), found, "{line}");
-        }
-    }
-
-    #[test]
-    fn the_more_specific_framework_goes_first() {
-        assert_eq!(used("import torch\nimport deepspeed\n"), Some(("deepspeed", "deepspeed")));
-    }
-
-    #[test]
     fn the_script_is_the_usual_one_or_the_one_that_can_be_run() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
@@ -204,7 +141,8 @@ mod tests {
         assert_eq!(around(folder.path()).script.as_deref(), Some("a.py"));
         write("b.py", "import jax\nif __name__ == '__main__':\n    pass\n");
         let seen = around(folder.path());
-        assert_eq!((seen.script.as_deref(), seen.framework), (Some("b.py"), Some("jax")));
+        assert_eq!(seen.script.as_deref(), Some("b.py"));
+        assert_eq!(seen.frameworks, [(Framework::Jax, "b.py imports jax".to_owned())]);
         write("train.sh", "python b.py\n");
         let seen = around(folder.path());
         assert_eq!((seen.script.as_deref(), seen.others.len()), (Some("train.sh"), 2));

@@ -26,14 +26,16 @@ const REMARK_DEADLINE: Duration = Duration::from_secs(2);
 /// What a client exits with that does not wait for the end of what it stops.
 const STOPPED: i32 = 130;
 
-/// Shows a job until it is over, and returns its exit code.
+/// Shows a job until it is over, after some lines about it, and returns its exit code.
 pub(super) async fn watch(
     session: &Arc<Session>,
     job: &JobDetail,
+    lines: &[String],
     mut interrupts: Interrupts,
     json: bool,
 ) -> Result<ExitCode, Error> {
     terminal::remark(&headline(job));
+    lines.iter().for_each(|line| terminal::remark(line));
     let mut watch = Watch::new(session, job, json);
     // From the first attempt on, also when that is over before anyone looks.
     let query = LogsQuery { follow: true, cursor: Some("1@".into()), ..LogsQuery::default() };

@@ -1,0 +1,192 @@
+//! How a job is to be started, found from its command and from the code on this machine.
+//!
+//! The server sees only the command's words; what a script imports can only be found where the script is. What the user
+//! says is never changed, and only files that the command leads to are read: no directory is walked for it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use muster_api::model::spec::{Command, FieldCode, FieldError, JobSpec, Target};
+use muster_api::model::{CommandOn, Face, Framework};
+use muster_api::view::LaunchView;
+use muster_launch::detect::{self, Code, Detection, Found, Launcher, Nothing};
+use serde_json::{Value, json};
+
+use super::{Here, Request};
+
+/// How much of a script is read: imports are at its beginning.
+const MOST_TEXT: u64 = 256 << 10;
+/// Programs have a zero in their first bytes, and texts have none.
+const HEAD: usize = 512;
+
+/// A code directory on this machine. What cannot be read is not there.
+pub(crate) struct Folder<'a>(pub &'a Path);
+
+impl Code for Folder<'_> {
+    fn read(&self, path: &str) -> Option<String> {
+        let place = self.0.join(path);
+        // Opening a pipe would wait for whoever writes to it.
+        if !place.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        File::open(place).ok()?.take(MOST_TEXT).read_to_end(&mut bytes).ok()?;
+        let is_text = !bytes.iter().take(HEAD).any(|byte| *byte == 0);
+        is_text.then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Why a job is started as it is, as far as it was found here.
+#[derive(Debug, Default)]
+pub(crate) struct Reasons {
+    framework: Option<Found<Framework>>,
+    faces: Vec<Found<Face>>,
+    /// What was left undecided, because nothing depends on it.
+    undecided: Option<String>,
+}
+
+impl Reasons {
+    /// What is said about how a job is started, line by line; nothing about one that is started as it stands.
+    pub fn lines(&self, spec: &JobSpec, launch: Option<&LaunchView>) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(undecided) = &self.undecided {
+            lines.push(format!("plain: {undecided}; with one process it makes no difference"));
+        }
+        if let Some(launch) = launch.filter(|launch| launch.framework != Framework::Plain) {
+            let why = self.framework.as_ref().filter(|found| found.what == launch.framework);
+            let why = why.map(|found| format!(" ({})", found.why)).unwrap_or_default();
+            lines.push(format!("{}{why}: {}", launch.framework, started(spec, launch)));
+        }
+        for face in spec.faces.iter().flatten() {
+            let why = self.faces.iter().find(|found| found.what == *face);
+            let why = why.map(|found| format!(" ({})", found.why)).unwrap_or_default();
+            lines.push(format!("{face}{why}: its variables and files are there"));
+        }
+        lines
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let framework = self.framework.iter().map(|found| json!({"what": found.what, "why": found.why}));
+        let faces = self.faces.iter().map(|found| json!({"what": found.what, "why": found.why}));
+        framework.chain(faces).collect()
+    }
+}
+
+/// `torchrun train.py, 2 tasks × 8 processes`.
+fn started(spec: &JobSpec, launch: &LaunchView) -> String {
+    let count = |number: u32, what: &str, many: &str| {
+        if number == 1 { format!("1 {what}") } else { format!("{number} {many}") }
+    };
+    let place = if launch.command_on == CommandOn::First && spec.nodes > 1 { " on task0" } else { "" };
+    format!(
+        "{}{place}, {} × {}",
+        command(spec, launch),
+        count(spec.nodes, "task", "tasks"),
+        count(launch.processes, "process", "processes")
+    )
+}
+
+/// The words that run as a person would type them, on one line.
+pub(crate) fn command(spec: &JobSpec, launch: &LaunchView) -> String {
+    let shown = if launch.argv == spec.command.argv() {
+        spec.command.to_string()
+    } else {
+        Command::Argv(launch.argv.clone()).to_string()
+    };
+    shown.replace(char::is_control, " ")
+}
+
+/// Fills in what the job does not say and its command and code do.
+pub(super) fn fill(request: &mut Request, here: &Here) -> Result<(), FieldError> {
+    let folder = request.workdir.as_ref().map(|workdir| workdir.path.clone());
+    if let Some(command) = folder.as_deref().and_then(|folder| interpreted(&request.spec, folder, here)) {
+        request.set("command", json!(command));
+        request.spec.command = command;
+    }
+    let found = match &folder {
+        Some(folder) => detect::detect(&request.spec.command, &Folder(folder)),
+        None => detect::detect(&request.spec.command, &Nothing),
+    };
+    if request.spec.framework.is_none() {
+        choose(request, &found)?;
+    }
+    if request.spec.faces.is_none() && !found.faces.is_empty() {
+        let faces: Vec<Face> = found.faces.iter().map(|found| found.what).collect();
+        request.set("faces", json!(faces));
+        request.spec.faces = Some(faces);
+    }
+    // The server sees the launcher in the command; that in a script it does not.
+    if request.spec.command_on.is_none() && found.launcher.is_some_and(Launcher::leads) {
+        request.set("command_on", json!(CommandOn::First));
+        request.spec.command_on = Some(CommandOn::First);
+    }
+    request.reasons.faces = found.faces;
+    Ok(())
+}
+
+/// The framework that was found; of two that were found equally neither, unless nothing depends on it.
+fn choose(request: &mut Request, found: &Detection) -> Result<(), FieldError> {
+    let framework = match found.frameworks.as_slice() {
+        [] => return Ok(()),
+        [found] => {
+            request.reasons.framework = Some(found.clone());
+            found.what
+        }
+        several => {
+            let both = several
+                .iter()
+                .map(|found| format!("{} ({})", found.what, found.why))
+                .collect::<Vec<_>>()
+                .join(" or ");
+            let spec = &request.spec;
+            if spec.nodes * spec.processes_per_task() > 1 {
+                let message = format!("it may be {both}; say which: --framework {}", several[0].what);
+                return Err(FieldError::new("framework", FieldCode::SeveralFound, message));
+            }
+            request.reasons.undecided = Some(format!("it may be {both}"));
+            Framework::Plain
+        }
+    };
+    request.set("framework", json!(framework));
+    request.spec.framework = Some(framework);
+    Ok(())
+}
+
+/// A job made of another: what was found for the other's command holds no longer where the new one says otherwise.
+pub(super) fn refill(request: &mut Request, old: &JobSpec) {
+    let (before, now) = (detect::launcher(&old.command), detect::launcher(&request.spec.command));
+    if request.spec.command_on == old.command_on && before != now {
+        request.unset("command_on");
+        request.spec.command_on = None;
+    }
+    let kept = request.spec.framework == old.framework;
+    if let Some(framework) = now.filter(|_| kept && before != now).map(Launcher::framework) {
+        request.set("framework", json!(framework));
+        request.spec.framework = Some(framework);
+    }
+}
+
+/// The command, if it is a script of the code directory that needs somebody to read it: `train.py`, `run.sh`. The server
+/// does not know what Python is called here. `./train.py` is a program, or is to be answered as one.
+fn interpreted(spec: &JobSpec, folder: &Path, here: &Here) -> Option<Command> {
+    let Command::Argv(words) = &spec.command else { return None };
+    let first = words.first().filter(|word| !word.starts_with(['.', '/']))?;
+    let is_python = first.ends_with(".py");
+    if !is_python && !first.ends_with(".sh") || !folder.join(first).is_file() {
+        return None;
+    }
+    let interpreter = match (is_python, &spec.on) {
+        (false, _) => "bash",
+        (true, Target::Local) if program(here, "python").is_none() => "python3",
+        (true, _) => "python",
+    };
+    Some(Command::Argv(std::iter::once(interpreter.to_owned()).chain(words.iter().cloned()).collect()))
+}
+
+/// Where the shell would find a program.
+fn program(here: &Here, name: &str) -> Option<PathBuf> {
+    let path = here.environment.get(std::ffi::OsStr::new("PATH"))?;
+    std::env::split_paths(path).map(|folder| folder.join(name)).find(|place| place.is_file())
+}
