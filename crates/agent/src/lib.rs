@@ -24,6 +24,7 @@ mod outcome;
 mod overlay;
 #[cfg(test)]
 mod peer;
+mod peers;
 mod prepare;
 mod process;
 pub mod processes;

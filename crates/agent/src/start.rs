@@ -14,12 +14,13 @@ use tokio::io::Interest;
 
 use crate::bundle::Cache;
 use crate::descriptor::register;
+use crate::peers::Way;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
 use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
 use crate::task::{self, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
-use crate::{device, disk, environment};
+use crate::{device, disk, environment, peers};
 
 /// Why a task cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,8 @@ pub(crate) enum Error {
     Stage(#[source] io::Error),
     #[error("it cannot be started")]
     Start(#[from] task::Error),
+    #[error("its peers cannot be let in")]
+    Peers(#[from] muster_ssh::door::Error),
 }
 
 impl Error {
@@ -68,8 +71,13 @@ pub(crate) fn start(
     let id = record.prepare.task.to_string();
     // Only who has files around it asks whose home they may be in.
     let stage = Stage::make(&dir.contract(), launch, environment::account).map_err(Error::Stage)?;
+    let own = record.address.as_ref().map(|address| address.ip);
+    let way = match launch.peers.as_ref().zip(own) {
+        Some((gang, own)) => Some(peers::open(dir, gang, own, &means.exe)?),
+        None => None,
+    };
     let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;
-    let launch = supervisor::Launch { stage, ..launch_of(dir, record, launch, means, tree.clone()) };
+    let launch = supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone()) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
             let supervisor = tree::Process::of(Pid::from_child(&spawned.child)).ok();
@@ -102,6 +110,7 @@ fn launch_of(
     record: &Record,
     launch: &Launch,
     means: &Means,
+    way: Option<Way>,
     tree: Tree,
 ) -> supervisor::Launch {
     let prepare = &record.prepare;
@@ -120,11 +129,16 @@ fn launch_of(
     let command = Step { kind: StepKind::Command, argv };
     let mut env = launch.env.clone();
     env.extend(own_env);
+    let mut env = environment::complete(env, &id, &dir.output(), previous.as_deref(), visible);
+    let server = way.map(|way| {
+        way.tell(&mut env);
+        way.server
+    });
     supervisor::Launch {
         format: FORMAT,
-        steps: setup.chain([command]).collect(),
+        steps: setup.chain(server).chain([command]).collect(),
         cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
-        env: environment::complete(env, &id, &dir.output(), previous.as_deref(), visible),
+        env,
         overlay,
         stage: None,
         work,

@@ -73,3 +73,19 @@ fn options(words: &[OsString]) -> anyhow::Result<Options> {
     options.version = crate::version();
     Ok(options)
 }
+
+/// The SSH server inside a task, until the task ends.
+pub fn serve_ssh(dir: &Path) -> ExitCode {
+    let served = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| Ok(runtime.block_on(muster_ssh::server::run(dir))?));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("muster ssh: peers cannot come in: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -23,6 +23,10 @@ fn main() -> ExitCode {
             Some(file) => muster_agent::processes::run(Path::new(&file)),
             None => ExitCode::from(2),
         },
+        Some(word) if word == "ssh-server" => match words.next() {
+            Some(dir) => agent::serve_ssh(Path::new(&dir)),
+            None => ExitCode::from(2),
+        },
         _ => {
             let hooks = Hooks {
                 openapi: muster_server::openapi,

@@ -100,7 +100,7 @@ impl Door {
                 "  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n",
                 quoted("known_hosts")
             );
-            config += "  StrictHostKeyChecking yes\n  ConnectionAttempts 30\n  PasswordAuthentication no\n  BatchMode yes\n  LogLevel ERROR\n";
+            config += "  StrictHostKeyChecking yes\n  ConnectionAttempts 3600\n  PasswordAuthentication no\n  BatchMode yes\n  LogLevel ERROR\n";
         }
         // A peer may be a moment later than the command that calls it: hence the attempts, a second apart. Other hosts are reached as ever.
         config + "Match all\nInclude ~/.ssh/config\nInclude /etc/ssh/ssh_config\n"

@@ -1,5 +1,7 @@
 //! The server of a task, and the files of its door, with the host's ordinary OpenSSH client.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the way tests do")]
+
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;

@@ -52,9 +52,6 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     }
     part.fact("OMPI_MCA_orte_keep_fqdn_hostnames", true);
     part.fact("K_MPI_JOB_ROLE", if rank == 0 { "launcher" } else { "worker" });
-    // The others may be a moment later than this one.
-    part.advice("OMPI_MCA_plm_rsh_args", "-o ConnectionAttempts=10");
-    part.advice("PRTE_MCA_plm_ssh_args", "-o ConnectionAttempts=10");
     part.advice("I_MPI_HYDRA_BOOTSTRAP", "ssh");
     interface(gang, part);
     if shares_a_machine(gang) {
