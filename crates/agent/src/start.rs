@@ -40,7 +40,8 @@ impl Error {
     pub(crate) fn is_full(&self) -> bool {
         match self {
             Error::Start(task::Error::Io { source, .. }) | Error::Stage(source) => disk::is_full(source),
-            Error::Start(_) | Error::Tree(_) => false,
+            Error::Peers(muster_ssh::door::Error::Io(source)) => disk::is_full(source),
+            Error::Start(_) | Error::Tree(_) | Error::Peers(_) => false,
         }
     }
 }

@@ -10,9 +10,10 @@ macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum $name {
-            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
+            $($(#[$doc])* $variant,)+
         }
 
         impl $name {
@@ -88,5 +89,23 @@ words! {
         All = "all",
         /// Task 0; the others wait for what it starts on them, and end with it.
         First = "first",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_the_same_wherever_it_is_written() {
+        fn check<T: Serialize + Copy + fmt::Display>(words: &[(&str, T)]) {
+            for (word, meant) in words {
+                assert_eq!(serde_json::to_value(meant).unwrap(), *word);
+                assert_eq!(meant.to_string(), *word);
+            }
+        }
+        check(Framework::WORDS);
+        check(Face::WORDS);
+        check(CommandOn::WORDS);
     }
 }

@@ -173,8 +173,11 @@ fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    /// A `/proc` of these processes: number, parent, own and reaped ticks, own and shared kilobytes, bytes read.
-    fn machine(processes: &[(i32, i32, [u64; 2], [u64; 2], u64)]) -> tempfile::TempDir {
+    /// Number, parent, own and reaped ticks, own and shared kilobytes, bytes read.
+    type Row = (i32, i32, [u64; 2], [u64; 2], u64);
+
+    /// A `/proc` of these processes.
+    fn machine(processes: &[Row]) -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
         for (pid, parent, [own, reaped], [anonymous, shared], read) in processes {
             let dir = proc.path().join(pid.to_string());
