@@ -36,7 +36,7 @@ def main():
     rank, world = 0, 1
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if "RANK" in os.environ:
         # BACKEND=gloo lets several processes share one GPU, which NCCL refuses.
