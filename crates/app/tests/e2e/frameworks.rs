@@ -1,8 +1,9 @@
 //! The examples: every framework trains on two tasks without being told how, and all ranks end with the same parameters.
+//! So do scripts that were written for other platforms, as they were published.
 //!
 //! Their Python environments are large, so they are made once: `scripts/test.sh` does it and says where they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -107,4 +108,66 @@ fn paddle_trains_on_two_tasks() {
 #[test]
 fn mindspore_trains_on_two_tasks() {
     trains("mindspore");
+}
+
+#[test]
+fn mpirun_trains_on_two_tasks() {
+    trains("mpi4py");
+}
+
+/// Every file below a directory with this name.
+fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => find(&entry.path(), name),
+            _ if entry.file_name() == name => vec![entry.path()],
+            _ => Vec::new(),
+        })
+        .collect()
+}
+
+#[test]
+fn a_script_for_modelarts_trains_as_it_was_published() {
+    let _alone = alone();
+    let home = home();
+    // The script is for Paddle 2.0 with GPUs; what it uses of that is stood in for.
+    let stand_in = home.work().join("stand-in");
+    let output = run(
+        &home,
+        "compat/modelarts-paddle",
+        &[environment("paddle").join("bin")],
+        &[("PYTHONPATH", stand_in), ("OMP_NUM_THREADS", "1".into())],
+    );
+    let steps = lines_with(&output.out(), "step99 cost=").count();
+    assert_eq!(steps, 2, "both ranks make all steps: {}\n{}", output.out(), output.err());
+    let saved = |rank: u32| -> Vec<u8> {
+        let found = find(&home.path(), &format!("layers.1.weight.{rank}"));
+        let [path] = found.as_slice() else { panic!("rank {rank} saves its parameters once: {found:?}") };
+        std::fs::read(path).expect("parameters")
+    };
+    assert_eq!(saved(0).len(), 1280 * 1280 * 4);
+    assert!(saved(0) == saved(1), "the ranks agree");
+}
+
+#[test]
+fn a_script_for_apulis_gives_every_process_its_rank_in_the_table() {
+    let _alone = alone();
+    let home = home();
+    let recording = home.work().join("recording");
+    let output = run(&home, "compat/apulis-mindspore", &[recording], &[]).out();
+    let told: Vec<BTreeMap<&str, &str>> = lines_with(&output, "recorded ")
+        .map(|line| line.split(' ').filter_map(|word| word.split_once('=')).collect())
+        .collect();
+    assert_eq!(told.len(), 16, "eight processes on each of two tasks: {output}");
+    let number = |process: &BTreeMap<&str, &str>, name: &str| -> u32 {
+        process[name].parse().unwrap_or_else(|_| panic!("{name} in {process:?}"))
+    };
+    let ranks: BTreeSet<u32> = told.iter().map(|process| number(process, "RANK_ID")).collect();
+    assert_eq!(ranks, (0..16).collect(), "the table's ranks, each once");
+    for process in &told {
+        assert_eq!(number(process, "DEVICE_ID"), number(process, "RANK_ID") % 8);
+        assert_eq!(process["RANK_SIZE"], "16");
+        assert!(process["MINDSPORE_HCCL_CONFIG_PATH"].ends_with("/hccl.json"), "{process:?}");
+    }
 }
