@@ -36,4 +36,7 @@ if [ $# -eq 0 ]; then
     [ -n "$shell" ] || { echo "sudo: there is no command" >&2; exit 1; }
     set -- "${SHELL:-/bin/sh}"
 fi
-exec "$@"
+# Not in place of this shell: under sudo a command does not lead its process group, and the platform's scripts end with
+# `kill -- -$$`, which is to find no group. As its leader they would end themselves, by a signal, after everything went well.
+"$@"
+exit $?
