@@ -5,6 +5,7 @@ the same). With a GPU each process takes the one of its LOCAL_RANK and talks ove
 Without these variables it trains alone: `python train.py`.
 """
 
+import gc
 import os
 import sys
 import zlib
@@ -73,6 +74,10 @@ def main():
     checksum = zlib.crc32(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters()))
     print(f"rank {rank} of {world}: final loss {last:.4f}, parameter checksum {checksum:08x}", flush=True)
     if dist.is_initialized():
+        # The group's threads end with it, which is when nothing holds it any more; left to the interpreter's end, one of
+        # them may still be letting go of a tensor.
+        del parallel, optimizer, loss, total
+        gc.collect()
         dist.destroy_process_group()
     if last >= first:
         sys.exit(f"rank {rank}: the loss did not fall ({first:.4f} to {last:.4f})")
