@@ -74,8 +74,8 @@ def main():
     checksum = zlib.crc32(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters()))
     print(f"rank {rank} of {world}: final loss {last:.4f}, parameter checksum {checksum:08x}", flush=True)
     if dist.is_initialized():
-        # The group's threads end with it, which is when nothing holds it any more; left to the interpreter's end, one of
-        # them may still be letting go of a tensor.
+        # The group's threads end with it, which is when nothing holds it any more; left to the interpreter's end, one
+        # of them may still be letting go of a tensor.
         del parallel, optimizer, loss, total
         gc.collect()
         dist.destroy_process_group()
