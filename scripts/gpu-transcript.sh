@@ -28,8 +28,8 @@ PY
 export BURN="$MUSTER_HOME/burn.py"
 
 shown 'nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv'
-shown 'muster nodes'
 shown "muster run --gpus 1 'echo CUDA_VISIBLE_DEVICES=\$CUDA_VISIBLE_DEVICES; nvidia-smi -L'"
+shown 'muster nodes'
 shown "muster run 'echo without --gpus: CUDA_VISIBLE_DEVICES=\"\$CUDA_VISIBLE_DEVICES\"; python -c \"import torch; print(torch.cuda.is_available())\"'"
 shown 'muster run --gpus 1 --workdir examples/pytorch -- python train.py'
 shown 'muster run --gpus 1 --processes 2 --env BACKEND=gloo --workdir examples/pytorch -- train.py'
