@@ -47,13 +47,13 @@ const SPARE: i32 = 32 << 20;
 const LARGE: i32 = 4 << 20;
 
 /// Keeps the allocator from making a heap for each thread, of which many are idle most of the time, and from giving back
-/// what will be needed in a moment.
+/// what will be needed in a moment. There is one heap, since only that one's end can be given back when asked for.
 pub(crate) fn bound() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the allocator has no other interface")]
     // SAFETY: it takes no pointer, and changes only how later allocations are made.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE);
     }
