@@ -33,7 +33,7 @@ shown 'muster nodes'
 shown "muster run 'echo without --gpus: CUDA_VISIBLE_DEVICES=\"\$CUDA_VISIBLE_DEVICES\"; python -c \"import torch; print(torch.cuda.is_available())\"'"
 shown 'muster run --gpus 1 --workdir examples/pytorch -- python train.py'
 shown 'muster run --gpus 1 --processes 2 --env BACKEND=gloo --workdir examples/pytorch -- train.py'
-shown 'muster run --detach --gpus 1 --name burn --in-place -- python $BURN'
+shown "muster run --detach --gpus 1 --name burn --in-place -- python \$BURN"
 for _ in $(seq 100); do muster logs burn | grep -q burning && break; sleep 0.3; done
 # Three looks of the agent, five seconds apart.
 sleep 16
