@@ -43,6 +43,7 @@ step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warn
 step "openapi document is current" generated_is_current openapi/openapi.json server openapi
 step "page of errors is current" generated_is_current docs/reference/errors.md explain --markdown
 if [[ "${1:-}" != --static ]]; then
+    need_test_tools
     tests=0
     python3 scripts/test.py run --unit || tests=1
     steps_passed && ((tests == 0))

@@ -70,6 +70,12 @@ apt_need() {
     command -v "$command" >/dev/null
 }
 
+# need_test_tools: what the tests drive beside muster.
+need_test_tools() {
+    apt_need ip iproute2 || die "ip is not installed, with which tests make networks of their own" "Debian: apt-get install iproute2"
+    apt_need ssh openssh-client || die "ssh is not installed, with which tasks reach each other" "Debian: apt-get install openssh-client"
+}
+
 # venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is
 # named after the digest of its requirements and of the interpreter, so a changed pin makes a new one and an
 # interrupted install is never taken for a finished one. Requirements list everything, hence --no-deps.
@@ -161,7 +167,6 @@ example_environments() {
     python3 -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' ||
         die "python3 is $(python3 -V 2>&1); the examples' packages are for Python 3.11 and 3.12" \
             "put one of these first on PATH as python3 (Debian 12 has 3.11; pyenv install 3.11)"
-    apt_need ssh openssh-client || die "ssh is not installed, with which tasks reach each other" "Debian: apt-get install openssh-client"
     apt_need mpirun openmpi-bin || die "mpirun is not installed, which examples/mpi4py needs" "Debian: apt-get install openmpi-bin"
     for requirements in "$ROOT"/examples/*/requirements.txt; do
         name="$(basename "$(dirname "$requirements")")"

@@ -7,6 +7,7 @@ source "$(dirname "$0")/lib.sh"
 
 need_cargo
 need_python
+need_test_tools
 use_target_dir
 cd "$ROOT"
 MUSTER_TALLY="$(mktemp)"
