@@ -244,6 +244,13 @@ mod tests {
         }
     }
 
+    /// Where the searches of tests begin that listen on what they find: thousands of ports apart, because tests run at
+    /// once, and to see whether a port is free is to have it for a moment.
+    const LIVE: u64 = 3_000 << 32;
+    const GANG: u64 = 6_000 << 32;
+    const EVERYWHERE: u64 = 9_000 << 32;
+    const PROMISED: u64 = 12_000 << 32;
+
     /// Every address and port has one owner, but for shared ports within an attempt.
     fn check(ledger: &Ledger) -> Result<(), TestCaseError> {
         let mut addresses = HashSet::new();
@@ -267,13 +274,13 @@ mod tests {
 
     #[test]
     fn members_of_a_gang_share_a_port_and_nobody_else_gets_it() {
-        let port = ledger(13 << 33, ephemeral_start()).claim(&task(0), 1, None).unwrap().ports[0];
-        let mut ledger = ledger(13 << 33, ephemeral_start());
+        let port = ledger(GANG, ephemeral_start()).claim(&task(0), 1, None).unwrap().ports[0];
+        let mut ledger = ledger(GANG, ephemeral_start());
         let [first, second] = [0, 1].map(|rank| ledger.claim(&member(1, rank), 2, Some(port)).unwrap());
         assert_eq!((first.shared_port, second.shared_port), (Some(port), Some(port)));
         let _listeners = [first.ip, second.ip].map(|ip| TcpListener::bind((ip, port)).unwrap());
         assert_eq!(ledger.claim(&member(2, 0), 2, Some(port)).unwrap().shared_port, None);
-        let mut successor = Ledger::new(Network::Loopback, 13 << 33, ephemeral_start());
+        let mut successor = Ledger::new(Network::Loopback, GANG, ephemeral_start());
         successor.hold(&member(1, 0), &first);
         let other = successor.claim(&member(2, 0), 1, Some(port)).unwrap();
         assert!(other.shared_port.is_none() && !other.ports.contains(&port));
@@ -282,15 +289,15 @@ mod tests {
 
     #[test]
     fn a_port_that_someone_has_everywhere_is_not_shared() {
-        let port = ledger(17 << 33, ephemeral_start()).claim(&task(0), 1, None).unwrap().ports[0];
+        let port = ledger(EVERYWHERE, ephemeral_start()).claim(&task(0), 1, None).unwrap().ports[0];
         let _listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
-        let address = ledger(17 << 33, ephemeral_start()).claim(&task(0), 1, Some(port)).unwrap();
+        let address = ledger(EVERYWHERE, ephemeral_start()).claim(&task(0), 1, Some(port)).unwrap();
         assert_eq!(address.shared_port, None);
     }
 
     #[test]
     fn live_tasks_share_neither_address_nor_port() {
-        let mut ledger = ledger(7 << 33, ephemeral_start());
+        let mut ledger = ledger(LIVE, ephemeral_start());
         let addresses: Vec<_> = (0..64).map(|rank| ledger.claim(&task(rank), 2, None).unwrap()).collect();
         assert_eq!(addresses.iter().map(|address| address.ip).collect::<HashSet<_>>().len(), 64);
         assert_eq!(addresses.iter().flat_map(|address| &address.ports).collect::<HashSet<_>>().len(), 128);
@@ -305,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_port_that_someone_has_is_not_promised() {
-        let seed = 11 << 33;
+        let seed = PROMISED;
         let port = ledger(seed, ephemeral_start()).claim(&task(0), 1, None).unwrap().ports[0];
         for taken in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST] {
             let _listener = TcpListener::bind((taken, port)).unwrap();
