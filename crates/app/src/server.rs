@@ -23,6 +23,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
     }
     crate::log_to_stderr();
     crate::raise_open_files();
+    muster_server::share_heap();
     match serve(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

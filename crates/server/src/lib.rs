@@ -26,5 +26,6 @@ mod view;
 
 pub use engines::Engines;
 pub use http::openapi;
+pub use memory::share_heap;
 pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};

@@ -48,7 +48,8 @@ const LARGE: i32 = 4 << 20;
 
 /// Keeps the allocator from making a heap for each thread, of which many are idle most of the time, and from giving back
 /// what will be needed in a moment. There is one heap, since only that one's end can be given back when asked for.
-pub(crate) fn bound() {
+/// Called before there are threads: one that is there already has a heap of its own, and keeps it.
+pub fn share_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the allocator has no other interface")]
     // SAFETY: it takes no pointer, and changes only how later allocations are made.

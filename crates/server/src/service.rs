@@ -97,7 +97,6 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         .create(&home)
         .map_err(io_error("create the data directory"))?;
     let _lock = lock(&home)?;
-    crate::memory::bound();
     let stop = CancellationToken::new();
     let server = start(options, stop.clone()).await?;
     let mut components = JoinSet::new();

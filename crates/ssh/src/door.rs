@@ -119,7 +119,7 @@ for dir in $PATH; do
   [ "$dir" = "$own" ] || rest="$rest${{rest:+:}}$dir"
 done
 unset IFS
-PATH="$rest" real=$(PATH="$rest" command -v {program}) || {{
+real=$(PATH="$rest" command -v {program}) || {{
   echo "{program}: not found on this machine; install an OpenSSH client (Debian: apt-get install openssh-client)" >&2
   exit 127
 }}
