@@ -2,21 +2,28 @@
 //!
 //! Whoever needs a stream waits for one; a lost connection ends all streams, and each user of one knows how to go on.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_link::control::{self, Received};
+use muster_link::message::StreamHeader;
 use muster_link::session::{self, Incoming, Opener, Side, Stream};
-use tokio::sync::watch;
+use tokio::io::BufReader;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::calls;
 use crate::dialer::{Connected, Dialer};
-use crate::files::{Reader, serve::serve};
+use crate::files::{self, Reader};
 
 /// The streams' driver measures the round trip when it has something to do and ten seconds have passed. Giving it that
 /// occasion makes an idle connection show that it is alive, well before its silence would be taken for death.
 const OCCASION: Duration = Duration::from_secs(2);
-/// Questions about files that are answered at once; the rest wait in the session.
+/// Streams of the server that are served at once; the rest wait in the session.
+const STREAMS: usize = 2048;
+/// Of these, questions about files that are answered at once.
 const ANSWERS: usize = 32;
 
 /// Gives streams of the bulk connection; cheap to clone.
@@ -88,7 +95,7 @@ impl Keeper {
     }
 }
 
-async fn drive(driver: impl Future<Output = std::io::Result<()>>) -> std::io::Result<()> {
+async fn drive(driver: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     let mut occasion = interval(OCCASION);
     occasion.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(driver);
@@ -101,19 +108,35 @@ async fn drive(driver: impl Future<Output = std::io::Result<()>>) -> std::io::Re
     }
 }
 
-/// Answers what the server asks about files, until the connection is gone.
+/// Serves what the server opens, until the connection is gone.
 async fn answer(mut incoming: Incoming, reader: &Arc<Reader>) {
     let mut answers = JoinSet::new();
+    let turns = Arc::new(Semaphore::new(ANSWERS));
     loop {
         tokio::select! {
-            stream = incoming.next(), if answers.len() < ANSWERS => match stream {
-                Some(stream) => drop(answers.spawn(serve(stream, Arc::clone(reader)))),
+            stream = incoming.next(), if answers.len() < STREAMS => match stream {
+                Some(stream) => drop(answers.spawn(serve(stream, reader.clone(), turns.clone()))),
                 None => return,
             },
             Some(answered) = answers.join_next() => if let Ok(Err(error)) = answered {
-                tracing::debug!(error = %error, "a question about files was not answered to its end");
+                tracing::debug!(error = %error, "a stream of the server was not served to its end");
             },
         }
+    }
+}
+
+async fn serve(stream: Stream, reader: Arc<Reader>, turns: Arc<Semaphore>) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    match control::receive(&mut stream).await? {
+        Some(Received::Message(StreamHeader::Files { task, path, want })) => {
+            let _turn = turns.acquire().await;
+            files::serve::answer(stream, reader, task, path, want).await
+        }
+        Some(Received::Message(StreamHeader::Call { task, call })) => {
+            calls::bring(stream, &reader.dir(&task), &task, &call).await
+        }
+        // A newer server asks for what this agent does not have; a stream that ends without an answer says so.
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -123,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::bundle::Cache;
-    use crate::peer::Peer;
+    use crate::far_end::FarEnd;
 
     /// Of a node that has no tasks.
     fn reader() -> Arc<Reader> {
@@ -134,7 +157,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_hangs_up_is_not_hammered() {
-        let peer = Peer::new();
+        let peer = FarEnd::new();
         let (keeper, _bulk) = bulk(peer.dialer(Channel::Bulk), reader());
         let calls = std::cell::Cell::new(0);
         let server = async {
@@ -153,7 +176,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_to_a_machine_that_stopped_is_replaced() {
-        let peer = Peer::new();
+        let peer = FarEnd::new();
         let (keeper, bulk) = bulk(peer.dialer(Channel::Bulk), reader());
         let server = async {
             // Nothing moves its bytes, and nothing closes it either.

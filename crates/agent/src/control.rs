@@ -151,7 +151,7 @@ mod tests {
     use muster_model::node::Capacity;
 
     use super::*;
-    use crate::peer::Peer;
+    use crate::far_end::FarEnd;
 
     fn hello() -> Box<Hello> {
         Box::new(Hello {
@@ -192,7 +192,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_is_kept_by_pings_and_a_silent_peer_is_given_up() {
-        let peer = Peer::new();
+        let peer = FarEnd::new();
         let (control, mut events) = Control::new(peer.dialer(Channel::Control));
         let since = Instant::now();
         let service = async {

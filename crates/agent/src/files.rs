@@ -55,9 +55,14 @@ impl Reader {
         Reader { tasks, cache }
     }
 
+    /// Where everything of a task is.
+    pub(crate) fn dir(&self, task: &TaskId) -> TaskDir {
+        TaskDir::new(&self.tasks, task)
+    }
+
     /// A task's directories; none if nothing of it is here.
     pub(crate) fn open(&self, task: &TaskId) -> io::Result<Option<Files>> {
-        match open(&TaskDir::new(&self.tasks, task), &self.cache) {
+        match open(&self.dir(task), &self.cache) {
             Ok(files) => Ok(Some(files)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

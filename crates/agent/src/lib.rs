@@ -7,12 +7,15 @@
 mod address;
 mod bulk;
 mod bundle;
+mod calls;
 mod control;
 mod descriptor;
 pub mod device;
 mod dialer;
 mod disk;
 mod environment;
+#[cfg(test)]
+mod far_end;
 mod files;
 mod identity;
 mod machine;
@@ -22,8 +25,6 @@ mod network;
 mod options;
 mod outcome;
 mod overlay;
-#[cfg(test)]
-mod peer;
 mod peers;
 mod prepare;
 mod process;

@@ -32,7 +32,7 @@ pub(crate) enum Error {
     #[error("it cannot be started")]
     Start(#[from] task::Error),
     #[error("its peers cannot be let in")]
-    Peers(#[from] muster_ssh::door::Error),
+    Peers(#[from] muster_ssh::gang::Error),
 }
 
 impl Error {
@@ -40,7 +40,7 @@ impl Error {
     pub(crate) fn is_full(&self) -> bool {
         match self {
             Error::Start(task::Error::Io { source, .. }) | Error::Stage(source) => disk::is_full(source),
-            Error::Peers(muster_ssh::door::Error::Io(source)) => disk::is_full(source),
+            Error::Peers(muster_ssh::gang::Error::Io(source)) => disk::is_full(source),
             Error::Start(_) | Error::Tree(_) | Error::Peers(_) => false,
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn start(
     let stage = Stage::make(&dir.contract(), launch, environment::account).map_err(Error::Stage)?;
     let own = record.address.as_ref().map(|address| address.ip);
     let way = match launch.peers.as_ref().zip(own) {
-        Some((gang, own)) => Some(peers::open(dir, gang, own, &means.exe)?),
+        Some((gang, own)) => Some(peers::open(dir, gang, own)?),
         None => None,
     };
     let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;
@@ -131,15 +131,16 @@ fn launch_of(
     let mut env = launch.env.clone();
     env.extend(own_env);
     let mut env = environment::complete(env, &id, &dir.output(), previous.as_deref(), visible);
-    let server = way.map(|way| {
+    let gang = way.map(|way| {
         way.tell(&mut env);
-        way.server
+        way.address
     });
     supervisor::Launch {
         format: FORMAT,
-        steps: setup.chain(server).chain([command]).collect(),
+        steps: setup.chain([command]).collect(),
         cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
         env,
+        gang,
         overlay,
         stage: None,
         work,

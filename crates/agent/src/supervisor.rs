@@ -11,6 +11,7 @@
 
 mod capture;
 mod control;
+mod door;
 mod file;
 mod handover;
 mod life;
@@ -21,8 +22,8 @@ mod watch;
 
 pub use crate::overlay::Overlay;
 pub use file::{
-    CONTROL, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES, Processes,
-    STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
+    CONTROL, DOOR, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES,
+    Processes, STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
 };
 
 pub(crate) use capture::Capture;

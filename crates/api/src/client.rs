@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 pub mod build;
+mod call;
 mod connection;
 mod endpoint;
 mod error;
@@ -26,8 +27,8 @@ pub mod sse;
 mod stream;
 #[cfg(test)]
 mod tests;
-pub mod unix;
 
+pub use call::Line;
 use connection::Connection;
 pub use endpoint::{Endpoint, ParseError as EndpointError};
 pub use error::{Error, Protocol};

@@ -509,6 +509,18 @@ pub struct FilesQuery {
     pub recursive: bool,
 }
 
+/// Whom to call on, and as whom.
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct SshQuery {
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// The public key that the caller will show, as a line of `authorized_keys`.
+    pub key: String,
+}
+
 /// A job's files.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FileList {

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use muster_agent::Options;
 use muster_agent::tree::{Kill, Preference, Tree};
-use muster_api::client::{build, unix};
+use muster_api::client::build;
 use muster_cli::Trees;
 use muster_engine::local;
 use muster_link::dial::Server;
+use muster_link::unix;
 
 use crate::config::Config;
 
@@ -72,20 +73,4 @@ fn options(words: &[OsString]) -> anyhow::Result<Options> {
     options.build = build::of_current_exe()?;
     options.version = crate::version();
     Ok(options)
-}
-
-/// The SSH server inside a task, until the task ends.
-pub fn serve_ssh(dir: &Path) -> ExitCode {
-    let served = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| Ok(runtime.block_on(muster_ssh::server::run(dir))?));
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("muster ssh: peers cannot come in: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod config;
+mod inside;
 mod keep;
 mod server;
 
@@ -23,10 +24,7 @@ fn main() -> ExitCode {
             Some(file) => muster_agent::processes::run(Path::new(&file)),
             None => ExitCode::from(2),
         },
-        Some(word) if word == "ssh-server" => match words.next() {
-            Some(dir) => agent::serve_ssh(Path::new(&dir)),
-            None => ExitCode::from(2),
-        },
+        Some(word) if word == "inside" => inside::run(&words.collect::<Vec<_>>()),
         _ => {
             let hooks = Hooks {
                 openapi: muster_server::openapi,

@@ -20,6 +20,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod server;
 pub(crate) mod show;
+pub(crate) mod ssh_proxy;
 mod state;
 pub(crate) mod stop;
 pub(crate) mod submit;

@@ -10,7 +10,7 @@ use muster_api::model::node::Device;
 
 use crate::command::{
     clone, completion, config, doctor, events, exit_codes, explain, files, gc, get, init, logs, nodes, ps,
-    rm, run, server, show, stop, submit, version, wait, why,
+    rm, run, server, show, ssh_proxy, stop, submit, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -135,6 +135,8 @@ enum Command {
     Version(version::Args),
     #[command(name = "exit-codes", hide = true)]
     ExitCodes(exit_codes::Args),
+    #[command(name = "ssh-proxy", hide = true)]
+    SshProxy(ssh_proxy::Args),
     /// The node side
     #[command(hide = true)]
     Agent(Words),
@@ -194,6 +196,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Completion(args) => completion::run(&args, &Cli::command()),
         Command::Version(args) => version::run(&args),
         Command::ExitCodes(args) => exit_codes::run(&args),
+        Command::SshProxy(args) => block_on(ssh_proxy::run(&args)),
         Command::Agent(args) => Ok((hooks.agent_run)(args.words)),
         // The binary branches off before it gets here.
         Command::Supervise(_) => Err(Error::new(Code::Usage, "`supervise` is for the agent to start")),

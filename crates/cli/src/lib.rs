@@ -12,6 +12,7 @@ mod entry;
 mod error;
 mod follow;
 mod home;
+mod identity;
 mod interrupt;
 mod label;
 mod moment;
@@ -21,6 +22,7 @@ mod session;
 mod snapshot;
 mod spec;
 mod table;
+mod target;
 mod terminal;
 
 pub use entry::{Hooks, ServerOptions, Setting, Trees, main};

@@ -13,4 +13,5 @@ pub mod frame;
 pub mod log;
 pub mod message;
 pub mod session;
+pub mod unix;
 pub mod websocket;

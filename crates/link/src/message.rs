@@ -311,6 +311,41 @@ pub enum StreamHeader {
         /// What of it.
         want: FilesWanted,
     },
+    /// Opened by the server, for someone who calls on a task that runs. The answer is one line, [`Called`]; after
+    /// [`Called::Open`] the stream is the caller's.
+    Call {
+        /// Whom.
+        task: TaskId,
+        /// What for.
+        call: Call,
+    },
+}
+
+/// What someone calls on a task for. The agent passes it on to the process inside the task that answers, and then only
+/// moves bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Call {
+    /// To speak SSH.
+    Ssh {
+        /// The one key that is let in: a line as in `authorized_keys`.
+        key: String,
+    },
+}
+
+/// The answer to a [`Call`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Called {
+    /// Go on.
+    Open,
+    /// It cannot be.
+    Refused {
+        /// `not_running`, `invalid`, or another word for programs.
+        code: String,
+        /// For people.
+        message: String,
+    },
 }
 
 /// The most chunks one stream asks for, so that no line grows with the bundle.

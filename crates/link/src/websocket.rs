@@ -41,3 +41,18 @@ where
     let payload = |message| if let Message::Binary(bytes) = message { Some(bytes) } else { None };
     bytes(socket, payload, Message::Binary)
 }
+
+/// The same over bytes that were upgraded by others.
+pub async fn over<T>(stream: T) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    client(tokio_tungstenite::WebSocketStream::from_raw_socket(stream, Role::Client, None).await)
+}
+
+/// What a client sends to be upgraded: any 16 bytes.
+pub fn key() -> String {
+    tokio_tungstenite::tungstenite::handshake::client::generate_key()
+}

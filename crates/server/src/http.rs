@@ -3,6 +3,7 @@
 //! A handler reads its request, asks the core or the readers, and shapes the reply. It decides nothing.
 
 mod bundle;
+mod call;
 mod describe;
 mod doctor;
 mod event;
@@ -65,6 +66,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(log::download))
         .routes(routes!(file::list))
         .routes(routes!(file::content))
+        .routes(routes!(call::ssh))
         .routes(routes!(metrics::of_job))
         .routes(routes!(node::list))
         .routes(routes!(metrics::of_node))

@@ -74,7 +74,7 @@ pub(crate) async fn accept(
 }
 
 /// An upgraded WebSocket as bytes.
-fn bytes(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
+pub(crate) fn bytes(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
     let payload = |message| if let Message::Binary(bytes) = message { Some(bytes) } else { None };
     muster_link::websocket::bytes(socket, payload, Message::Binary)
 }

@@ -254,7 +254,7 @@ fn listen_unix(home: &Path) -> Result<UnixListener, Error> {
         }
         _ => {}
     }
-    let short = muster_api::client::unix::socket_path(&path).map_err(io_error("open the data directory"))?;
+    let short = muster_link::unix::socket_path(&path).map_err(io_error("open the data directory"))?;
     let listener = UnixListener::bind(short.as_path()).map_err(io_error("listen on server.sock"))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(io_error("protect server.sock"))?;
     Ok(listener)

@@ -1,15 +1,16 @@
-//! The keys of a gang, made of the secret that its members share.
+//! Keys: those of a gang, made of the secret that its members share, and others.
 
+use russh::keys::ssh_key::LineEnding;
 use russh::keys::ssh_key::private::{Ed25519Keypair, KeypairData};
-use russh::keys::{PrivateKey, PublicKey};
+pub use russh::keys::{PrivateKey, PublicKey};
 
 /// Each use has a key of its own: whoever can log in cannot pass for the machine.
 const CLIENT: &str = "muster 2026-11-15 gang client key";
 const HOST: &str = "muster 2026-11-15 gang host key";
 
-/// A key could not be made or written down.
+/// A key could not be made, written down or read.
 #[derive(Debug, thiserror::Error)]
-#[error("a key of the gang cannot be made")]
+#[error("the key cannot be used: {0}")]
 pub struct Error(#[from] russh::keys::ssh_key::Error);
 
 /// What members show to each other.
@@ -22,9 +23,39 @@ pub fn host(secret: &str) -> Result<PrivateKey, Error> {
     derived(HOST, secret)
 }
 
+/// A key that nobody has to know again.
+pub fn random() -> Result<PrivateKey, Error> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|_| russh::keys::ssh_key::Error::Crypto)?;
+    of_seed(&seed)
+}
+
+/// A public key from a line as in `authorized_keys`.
+pub fn parse(line: &str) -> Result<PublicKey, Error> {
+    Ok(PublicKey::from_openssh(line)?)
+}
+
+/// The other way round.
+pub fn line(key: &PublicKey) -> Result<String, Error> {
+    Ok(key.to_openssh()?)
+}
+
+/// A private key as `ssh -i` reads it.
+pub fn to_file(key: &PrivateKey) -> Result<String, Error> {
+    Ok(key.to_openssh(LineEnding::LF)?.to_string())
+}
+
+/// The other way round.
+pub fn from_file(text: &str) -> Result<PrivateKey, Error> {
+    Ok(PrivateKey::from_openssh(text)?)
+}
+
 fn derived(context: &str, secret: &str) -> Result<PrivateKey, Error> {
-    let seed = blake3::derive_key(context, secret.as_bytes());
-    Ok(PrivateKey::new(KeypairData::Ed25519(Ed25519Keypair::from_seed(&seed)), "muster")?)
+    of_seed(&blake3::derive_key(context, secret.as_bytes()))
+}
+
+fn of_seed(seed: &[u8; 32]) -> Result<PrivateKey, Error> {
+    Ok(PrivateKey::new(KeypairData::Ed25519(Ed25519Keypair::from_seed(seed)), "muster")?)
 }
 
 /// Whether two keys are the same, whatever is written beside them.

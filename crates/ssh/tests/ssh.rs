@@ -1,4 +1,4 @@
-//! The server of a task, and the files of its door, with the host's ordinary OpenSSH client.
+//! The server of a task, and the files of its gang, with the host's ordinary OpenSSH client.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the way tests do")]
 
@@ -9,18 +9,18 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use muster_model::launch::{Peer, Peers};
-use muster_ssh::door::Door;
+use muster_ssh::gang::Gang;
 use muster_ssh::server;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 const OWN: [u8; 4] = [127, 0, 0, 1];
 
-/// A server that runs until the test ends, and a door to it.
+/// A server that runs until the test ends, and the way to it.
 struct Host {
     dir: TempDir,
     peers: Peers,
-    door: Door,
+    gang: Gang,
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
@@ -34,7 +34,7 @@ impl Host {
                 let listener = TcpListener::bind((IpAddr::from(OWN), 0)).await.unwrap();
                 send.send(listener.local_addr().unwrap().port()).unwrap();
                 tokio::select! {
-                    ended = server::serve(listener, "secret") => ended.unwrap(),
+                    ended = server::serve_gang(listener, "secret") => ended.unwrap(),
                     _ = stopped => {}
                 }
             });
@@ -43,19 +43,19 @@ impl Host {
         let peer = Peer { names, ip: OWN.into(), port: port.recv().unwrap() };
         let peers = Peers { secret: "secret".into(), members: vec![peer] };
         let dir = tempfile::tempdir().unwrap();
-        let door = Door::make(&dir.path().join("it's a door"), &peers, OWN.into(), "anyone").unwrap();
-        Host { dir, peers, door, _stop }
+        let gang = Gang::make(&dir.path().join("it's a door"), &peers, "anyone").unwrap();
+        Host { dir, peers, gang, _stop }
     }
 
-    fn command(&self, door: &Door, program: &str) -> Command {
-        let path = format!("{}:{}", door.bin().display(), std::env::var("PATH").unwrap());
-        let mut command = Command::new(door.bin().join(program));
+    fn command(&self, gang: &Gang, program: &str) -> Command {
+        let path = format!("{}:{}", gang.bin().display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new(gang.bin().join(program));
         command.env("PATH", path).env("HOME", self.dir.path());
         command
     }
 
     fn ssh(&self, arguments: &[&str]) -> Output {
-        let done = self.command(&self.door, "ssh").args(arguments).output();
+        let done = self.command(&self.gang, "ssh").args(arguments).output();
         done.expect("an OpenSSH client (Debian: apt-get install openssh-client)")
     }
 }
@@ -79,7 +79,7 @@ fn a_command_runs_under_every_name_and_its_end_comes_back() {
 fn input_of_any_size_goes_in_and_comes_out() {
     let host = Host::start();
     let mut child = host
-        .command(&host.door, "ssh")
+        .command(&host.gang, "ssh")
         .args(["worker-0", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -108,7 +108,7 @@ fn a_command_that_leaves_something_behind_ends_all_the_same() {
 fn whoever_is_not_of_the_gang_stays_outside() {
     let host = Host::start();
     let peers = Peers { secret: "another".into(), ..host.peers.clone() };
-    let other = Door::make(&host.dir.path().join("other"), &peers, OWN.into(), "anyone").unwrap();
+    let other = Gang::make(&host.dir.path().join("other"), &peers, "anyone").unwrap();
     // It does not know the host, and would not be known by it.
     let done = host.command(&other, "ssh").args(["worker-0", "true"]).output().unwrap();
     assert_eq!(done.status.code(), Some(255));

@@ -25,13 +25,15 @@ const RULES: &[(&str, MaySee)] = &[
     ("store", Only(&["model"])),
     ("engine", Only(&["model"])),
     ("link", Only(&["model"])),
-    ("api", Only(&["model"])),
+    // Whoever calls on a task gets bytes of the same kind as an agent does.
+    ("api", Only(&["model", "link"])),
     ("ssh", Only(&["model"])),
+    ("inside", Only(&["model", "link", "ssh"])),
     ("agent", Only(&["model", "bundle", "link", "ssh"])),
     ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "bundle", "link"])),
     // The client knows the server by its API alone: what it needs of the model, `api` re-exports.
     // How a job is to be started is found from the code, which only the client sees.
-    ("cli", Only(&["api", "bundle", "launch"])),
+    ("cli", Only(&["api", "bundle", "launch", "ssh"])),
     ("app", Anything),
     ("testkit", Only(&["api", "model"])),
 ];

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use muster_bundle::listing::{Entry, Kind};
 use muster_bundle::{tar, tree};
-use muster_link::control::{self, Received};
-use muster_link::message::{FileLine, Files, FilesWanted, MAX_PIECE, StreamHeader};
+use muster_link::message::{FileLine, Files, FilesWanted, MAX_PIECE};
 use muster_link::session::Stream;
 use muster_model::TaskId;
 use muster_model::file::OUTPUT;
@@ -23,20 +22,18 @@ use crate::disk;
 /// What may wait for a slow reader.
 const AHEAD: usize = 4;
 
-/// Answers one stream that the server has opened.
-pub(crate) async fn serve(stream: Stream, reader: Arc<Reader>) -> io::Result<()> {
-    let mut stream = BufReader::new(stream);
-    match control::receive(&mut stream).await? {
-        Some(Received::Message(StreamHeader::Files { task, path, want })) => {
-            let (sender, receiver) = mpsc::channel(AHEAD);
-            let answering =
-                disk::work(move || Ok::<_, io::Error>(answer(&reader, &task, &path, want, &sender)));
-            let (sent, answered) = tokio::join!(send(stream, receiver), answering);
-            sent.and(answered?)
-        }
-        // A newer server asks for what this agent does not have; a stream that ends without an answer says so.
-        Some(_) | None => Ok(()),
-    }
+/// Answers one question.
+pub(crate) async fn answer(
+    stream: BufReader<Stream>,
+    reader: Arc<Reader>,
+    task: TaskId,
+    path: String,
+    want: FilesWanted,
+) -> io::Result<()> {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    let answering = disk::work(move || Ok::<_, io::Error>(tell(&reader, &task, &path, want, &sender)));
+    let (sent, answered) = tokio::join!(send(stream, receiver), answering);
+    sent.and(answered?)
 }
 
 async fn send(mut stream: BufReader<Stream>, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
@@ -46,7 +43,7 @@ async fn send(mut stream: BufReader<Stream>, mut pieces: mpsc::Receiver<Vec<u8>>
     stream.shutdown().await
 }
 
-fn answer(
+fn tell(
     reader: &Reader,
     task: &TaskId,
     path: &str,

@@ -4,6 +4,8 @@
 //! | --- | --- | --- |
 //! | `launch.json` | agent, before the start | what to run and how |
 //! | `processes.json` | supervisor, before the command | what a task with several processes runs |
+//! | `door` | a socket of the supervisor | by which people come into the task |
+//! | `inside.log` | who answers there | its troubles |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
 //! | `stop.json` | agent | that a stop was asked for, also to a supervisor that does not listen yet |
 //! | `supervisor.log` | supervisor | its own troubles. It is locked as long as a supervisor lives |
@@ -18,6 +20,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +34,9 @@ use crate::stage::Stage;
 use crate::tree::{Process, Tree};
 
 pub const CONTROL: &str = "control";
+pub const DOOR: &str = "door";
 pub const EXIT: &str = "exit.json";
+pub const INSIDE_LOG: &str = "inside.log";
 pub const LAUNCH: &str = "launch.json";
 pub const LOG: &str = "log";
 pub const PROCESSES: &str = "processes.json";
@@ -60,6 +65,9 @@ pub struct Launch {
     /// What the command is to start, where that is not one process: it finds it in `processes.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
+    /// Where members of its gang come in; none if they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<SocketAddr>,
     /// The complete environment: nothing is inherited.
     pub env: BTreeMap<String, String>,
     /// How long the whole task may take.
@@ -82,9 +90,6 @@ pub struct Step {
 pub enum StepKind {
     /// If it fails, the task ends there.
     Setup,
-    /// Runs beside what follows, from before it starts to the end of the task. If it cannot be started, the task ends
-    /// there; how it ends is its own affair.
-    Companion,
     Command,
 }
 

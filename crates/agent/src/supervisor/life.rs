@@ -10,6 +10,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use super::capture::Capture;
 use super::control::Control;
+use super::door::Door;
 use super::file::{
     Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
 };
@@ -28,6 +29,7 @@ pub(super) struct Life {
     dir: PathBuf,
     launch: Launch,
     watch: Watch,
+    door: Door,
     /// What `started.json` says, but for the step.
     started: Started,
     /// Kept until the last step has its own, so that the pipes do not end between two steps.
@@ -62,16 +64,6 @@ struct Running {
     status: Option<Status>,
 }
 
-impl Running {
-    /// Whether the next step has to wait for this one.
-    fn is_awaited(&self, kind: StepKind) -> bool {
-        match kind {
-            StepKind::Companion => self.status.is_none() && self.report.is_some(),
-            StepKind::Setup | StepKind::Command => self.status.is_none(),
-        }
-    }
-}
-
 impl Life {
     pub(super) fn new(dir: &Path, launch: Launch, capture: Capture) -> io::Result<Life> {
         let supervisor = Process::current()?;
@@ -86,6 +78,7 @@ impl Life {
         };
         Ok(Life {
             dir: dir.to_owned(),
+            door: Door::open(dir, launch.gang)?,
             watch: Watch::new(capture, Control::open(dir)?)?,
             write_ends: Some(write_ends()?),
             timeout_at: launch.timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout)),
@@ -130,11 +123,7 @@ impl Life {
                 return Ok(if stop.is_timeout { Outcome::Timeout } else { Outcome::NotStarted });
             }
             self.start_step(step)?;
-            while self
-                .running
-                .as_ref()
-                .is_some_and(|running| running.is_awaited(self.launch.steps[step].kind))
-            {
+            while self.running.as_ref().is_some_and(|running| running.status.is_none()) {
                 self.turn(self.next_deadline())?;
             }
             if let Some(outcome) = self.outcome(self.launch.steps[step].kind) {
@@ -159,7 +148,7 @@ impl Life {
         let is_last = step + 1 == self.launch.steps.len();
         let program = Program::new(&self.launch, &self.launch.steps[step])?;
         let Some([out, err]) = &self.write_ends else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let spawned = spawn(&program, [out, err], &self.launch.tree)?;
+        let spawned = spawn(&program, [out, err], &[], &self.launch.tree)?;
         self.has_children = true;
         self.running = Some(Running {
             pid: spawned.pid,
@@ -194,8 +183,6 @@ impl Life {
         }
         match (kind, status) {
             (StepKind::Setup, status) if status.is_success() => None,
-            // It ran, and that was all that was wanted of it.
-            (StepKind::Companion, _) => None,
             (StepKind::Setup, status) => Some(Outcome::SetupFailed { status }),
             (StepKind::Command, Status::Exited(code)) => Some(Outcome::Exited { code }),
             (StepKind::Command, Status::Signaled(signal)) => Some(Outcome::Signaled { signal }),
@@ -205,14 +192,21 @@ impl Life {
     /// Wait for the next event and deal with it.
     fn turn(&mut self, until: Option<Instant>) -> io::Result<()> {
         let report = self.running.as_ref().and_then(|running| running.report.as_ref());
-        let until = until.into_iter().chain(self.started_again_at).min();
-        let turn = self.watch.turn(until, report)?;
+        let now = Instant::now();
+        let until = [until, self.started_again_at, self.door.retry_at(now)].into_iter().flatten().min();
+        // Nobody is let in any more once it is to end.
+        let callers = self.door.sockets(now).filter(|_| self.stop.is_none());
+        let turn = self.watch.turn(until, report, callers)?;
         if turn.reported {
             self.on_report();
         }
         turn.orders.into_iter().for_each(|order| self.on_order(order));
         if turn.child_ended {
             self.reap();
+        }
+        if turn.called {
+            self.has_children = true;
+            self.door.on_caller(&self.dir, &self.launch);
         }
         self.on_time();
         Ok(())
@@ -327,6 +321,7 @@ impl Life {
     }
 
     fn on_child_ended(&mut self, pid: Pid, status: WaitStatus) {
+        self.door.on_child_ended(pid);
         if self.running.as_ref().is_none_or(|running| running.pid != pid || running.status.is_some()) {
             return;
         }
@@ -378,7 +373,7 @@ impl Life {
         let deadline = Instant::now() + DRAIN;
         while self.watch.has_output(Instant::now() < deadline) {
             let until = (Instant::now() < deadline).then_some(deadline);
-            if let Err(error) = self.watch.turn(until, None) {
+            if let Err(error) = self.watch.turn(until, None, []) {
                 complain("cannot wait for output", &error);
                 return;
             }

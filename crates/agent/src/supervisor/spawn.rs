@@ -19,6 +19,9 @@ use super::file::{Launch, Outcome, Step};
 use super::program;
 use crate::tree::Tree;
 
+/// A descriptor number beyond any that a program is given.
+const HIGH: RawFd = 16;
+
 /// A step's program, ready to run.
 pub(super) struct Program {
     command: String,
@@ -117,8 +120,13 @@ impl Failure {
     }
 }
 
-/// Start a program whose stdout and stderr are these.
-pub(super) fn spawn(program: &Program, streams: [&OwnedFd; 2], tree: &Tree) -> io::Result<Spawned> {
+/// Start a program whose stdout and stderr are these, and that has these descriptors besides, in order after them.
+pub(super) fn spawn(
+    program: &Program,
+    streams: [&OwnedFd; 2],
+    more: &[OwnedFd],
+    tree: &Tree,
+) -> io::Result<Spawned> {
     let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (report, told) = pipe_with(PipeFlags::CLOEXEC)?;
     let argv = pointers(&program.argv);
@@ -126,13 +134,19 @@ pub(super) fn spawn(program: &Program, streams: [&OwnedFd; 2], tree: &Tree) -> i
     let files = pointers(&program.files);
     let birthplace = tree.birthplace()?;
     let doors = tree.doors(birthplace.is_some())?;
+    // Above all that a program is given, so that giving one never closes another.
+    let told = rustix::io::fcntl_dupfd_cloexec(&told, HIGH)?;
+    let more =
+        more.iter().map(|one| rustix::io::fcntl_dupfd_cloexec(one, HIGH)).collect::<Result<Vec<_>, _>>()?;
+    let standard = [null.as_raw_fd(), streams[0].as_raw_fd(), streams[1].as_raw_fd()];
+    let given: Vec<_> = standard.into_iter().chain(more.iter().map(AsRawFd::as_raw_fd)).collect();
     let mut child = Child {
         files: &files[..files.len() - 1],
         argv: &argv,
         env: &env,
         directory: &program.directory,
         umask: program.umask,
-        streams: [null.as_raw_fd(), streams[0].as_raw_fd(), streams[1].as_raw_fd()],
+        streams: &given,
         doors: &doors,
         told: told.as_raw_fd(),
     };
@@ -164,7 +178,7 @@ struct Child<'a> {
     env: &'a [*const libc::c_char],
     directory: &'a CString,
     umask: Option<u32>,
-    streams: [RawFd; 3],
+    streams: &'a [RawFd],
     doors: &'a [OwnedFd],
     told: RawFd,
 }

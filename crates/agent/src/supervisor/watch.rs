@@ -42,6 +42,7 @@ pub(super) struct Turn {
     pub(super) orders: Vec<Order>,
     pub(super) child_ended: bool,
     pub(super) reported: bool,
+    pub(super) called: bool,
 }
 
 impl Watch {
@@ -49,11 +50,17 @@ impl Watch {
         Ok(Watch { capture, control, children: session::child_signals()?, sources: Default::default() })
     }
 
-    /// Wait until something happens or `until` comes, and keep what the task wrote. `report` is watched as well.
-    pub(super) fn turn(&mut self, until: Option<Instant>, report: Option<&OwnedFd>) -> io::Result<Turn> {
+    /// Wait until something happens or `until` comes, and keep what the task wrote. `report` and the sockets of the door
+    /// are watched as well.
+    pub(super) fn turn<'a>(
+        &mut self,
+        until: Option<Instant>,
+        report: Option<&OwnedFd>,
+        door: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<Turn> {
         let now = Instant::now();
-        let ready = self.wait(now, until, report)?;
-        let mut turn = Turn { reported: ready.report, ..Turn::default() };
+        let ready = self.wait(now, until, report, door)?;
+        let mut turn = Turn { reported: ready.report, called: ready.door, ..Turn::default() };
         if ready.children {
             drain(&self.children);
             turn.child_ended = true;
@@ -85,8 +92,14 @@ impl Watch {
         self.capture.end()
     }
 
-    fn wait(&self, now: Instant, until: Option<Instant>, report: Option<&OwnedFd>) -> io::Result<Ready> {
-        let mut fds = Vec::with_capacity(5);
+    fn wait<'a>(
+        &self,
+        now: Instant,
+        until: Option<Instant>,
+        report: Option<&OwnedFd>,
+        door: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<Ready> {
+        let mut fds = Vec::with_capacity(7);
         fds.push(PollFd::new(&self.children, PollFlags::IN));
         fds.push(PollFd::new(&self.control, PollFlags::IN));
         let [out, err] =
@@ -95,6 +108,7 @@ impl Watch {
         fds.extend(out.map(|_| PollFd::new(&stdin, PollFlags::IN)));
         fds.extend(err.map(|_| PollFd::new(&stdout, PollFlags::IN)));
         fds.extend(report.map(|report| PollFd::new(report, PollFlags::IN)));
+        fds.extend(door.into_iter().map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         let retries = self.sources.iter().filter_map(Source::retry_at);
         let timeout = retries.chain(until).min().map(|at| at.saturating_duration_since(now));
         match poll(&mut fds, timeout.and_then(round_up).as_ref()) {
@@ -108,6 +122,7 @@ impl Watch {
             control: !next(true).is_empty(),
             streams: [next(out.is_some()), next(err.is_some())],
             report: !next(report.is_some()).is_empty(),
+            door: events.any(|events| !events.is_empty()),
         })
     }
 
@@ -136,6 +151,7 @@ struct Ready {
     control: bool,
     streams: [PollFlags; 2],
     report: bool,
+    door: bool,
 }
 
 impl Source {

@@ -280,7 +280,9 @@ impl End {
                 self.change(|state| state.damaged.extend(chunks));
                 Ok(())
             }
-            header @ (StreamHeader::PutBundle | StreamHeader::Files { .. }) => panic!("{header:?}"),
+            header @ (StreamHeader::PutBundle | StreamHeader::Call { .. } | StreamHeader::Files { .. }) => {
+                panic!("{header:?}")
+            }
             StreamHeader::Log { task } => {
                 let mut log = Appender::open(log_dir(&self.dir, &task)).unwrap();
                 let mut offset = log.end();

@@ -56,6 +56,7 @@ impl Plan {
         let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
         let env = BTreeMap::from([("PATH".to_owned(), path), ("MUSTER_TASK_ID".to_owned(), id.clone())]);
         let launch = Launch {
+            gang: None,
             overlay: None,
             stage: None,
             work: None,

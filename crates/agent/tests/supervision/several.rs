@@ -191,33 +191,3 @@ fn a_task_that_waits_ends_at_once_when_told_to() {
     assert_eq!(exit.status, Some(Status::Exited(0)), "{started:?}");
     task.assert_gone();
 }
-
-fn companion(text: &str) -> Step {
-    Step { kind: StepKind::Companion, argv: vec!["/bin/sh".into(), "-c".into(), text.into()] }
-}
-
-#[test]
-fn a_companion_runs_beside_the_command_and_ends_with_the_task() {
-    for way in WAYS {
-        let mut plan = Plan::script_by(way, "while [ ! -e up ]; do sleep 0.01; done; echo together");
-        plan.launch.steps.insert(0, companion("trap '' TERM; : > up; while :; do sleep 1000; done"));
-        let (exit, task) = plan.run();
-        assert_eq!(exit.outcome, Outcome::Exited { code: 0 });
-        assert_eq!(task.stdout(), "together\n");
-        task.assert_gone();
-    }
-}
-
-#[test]
-fn a_companion_that_ends_is_not_missed_and_one_that_cannot_start_ends_the_task() {
-    let mut plan = Plan::script("echo goes on; exit 3");
-    plan.launch.steps.insert(0, companion("exit 9"));
-    let (exit, task) = plan.run();
-    assert_eq!((exit.outcome, task.stdout().as_str()), (Outcome::Exited { code: 3 }, "goes on\n"));
-    let mut plan = Plan::script("echo never");
-    plan.launch.steps.insert(0, Step { kind: StepKind::Companion, argv: vec!["/no/such/sshd".into()] });
-    let (exit, task) = plan.run();
-    assert_eq!(exit.outcome, Outcome::NotFound { command: "/no/such/sshd".into() });
-    assert_eq!(task.stdout(), "");
-    task.assert_gone();
-}

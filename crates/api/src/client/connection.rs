@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use muster_link::unix;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 
 use super::endpoint::Address;
 use super::pieces::Pieces;
-use super::{Endpoint, Error, unix};
+use super::{Endpoint, Error};
 
 /// A host that does not answer in this time is not there; the system's own patience is over two minutes.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -54,7 +55,7 @@ impl Connection {
             .map_err(|error| Error::Lost { source: Some(error) })?;
         let mut driver = JoinSet::new();
         // Its errors reach whoever waits for a reply.
-        driver.spawn(async move { drop(connection.await) });
+        driver.spawn(async move { drop(connection.with_upgrades().await) });
         Ok(Self { sender, _driver: driver })
     }
 

@@ -3,13 +3,13 @@
 
 use bytes::Bytes;
 
-use super::{Body, Client, Download, Error, Events, Logs, Method, encode};
+use super::{Body, Client, Download, Error, Events, Line, Logs, Method, encode};
 use crate::doctor::Doctor;
 use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
 use crate::view::{
     AllEventsQuery, BundleStatus, ChunkList, CreateJob, DownloadQuery, EventsQuery, FileList, FilesQuery, Gc,
     GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView,
-    StopJob, Why,
+    SshQuery, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -73,6 +73,12 @@ impl Client {
             ("follow", query.follow.then(|| "true".to_owned())),
         ];
         self.stream(&with_query("/events", &pairs)).await.map(Events)
+    }
+
+    /// Speaks SSH with a task, which lets in the holder of the key that the query names.
+    pub async fn ssh(&self, selector: &str, query: &SshQuery) -> Result<Line, Error> {
+        let pairs = [("task", query.task.map(|task| task.to_string())), ("key", Some(query.key.clone()))];
+        self.upgrade(&with_query(&job_path(selector, "/ssh"), &pairs)).await
     }
 
     /// What a job's tasks wrote.

@@ -23,6 +23,7 @@ mod run;
 mod selector;
 mod server;
 mod snapshot;
+mod ssh;
 mod stop;
 mod submit;
 mod tree;

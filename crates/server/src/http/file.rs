@@ -38,7 +38,7 @@ pub(super) async fn list(
     Segment(job): Segment,
     Params(query): Params<FilesQuery>,
 ) -> Result<Json<FileList>, Failure> {
-    let place = find(&shared, job, &query).await?;
+    let place = find(&shared, job, query.attempt, query.task).await?;
     let want = if query.recursive { FilesWanted::Tree } else { FilesWanted::List };
     match ask(&shared, &place, &query.path, want).await? {
         Answer::Node(Files::Entries, stream) => Ok(Json(entries(stream).await.map_err(cut_off)?)),
@@ -61,7 +61,7 @@ pub(super) async fn content(
     Segment(job): Segment,
     Params(query): Params<FilesQuery>,
 ) -> Result<Response, Failure> {
-    let place = find(&shared, job, &query).await?;
+    let place = find(&shared, job, query.attempt, query.task).await?;
     match ask(&shared, &place, &query.path, FilesWanted::Content).await? {
         Answer::Node(Files::File { bytes }, stream) => Ok(reply(Some(bytes), pieces(stream))),
         Answer::Node(Files::Archive, stream) => Ok(reply(None, pieces(stream))),
@@ -74,16 +74,22 @@ pub(super) async fn content(
     }
 }
 
-/// Whose files are meant, and where they are.
-struct Place {
-    task: TaskId,
-    node: NodeId,
-    /// What came home of them.
+/// Which task is meant, and where it is.
+pub(super) struct Place {
+    pub(super) task: TaskId,
+    pub(super) node: NodeId,
+    /// What came home of its files.
     outputs: Option<BundleId>,
 }
 
-async fn find(shared: &Shared, job: String, query: &FilesQuery) -> Result<Place, Problem> {
-    let (attempt, rank) = (query.attempt, query.task.unwrap_or(0));
+/// The task of this rank, or the first, in this attempt, or the last.
+pub(super) async fn find(
+    shared: &Shared,
+    job: String,
+    attempt: Option<u32>,
+    rank: Option<u32>,
+) -> Result<Place, Problem> {
+    let rank = rank.unwrap_or(0);
     read(shared, move |readers| {
         let id = resolve(readers, &job)?;
         let number = match attempt {
@@ -95,9 +101,7 @@ async fn find(shared: &Shared, job: String, query: &FilesQuery) -> Result<Place,
         let count = tasks.len();
         let Some(task) = tasks.into_iter().nth(rank as usize) else {
             let problem = match (number, count) {
-                (0, _) => {
-                    Problem::new(Code::NotFound, format!("{id} has not started, so it has no files yet"))
-                }
+                (0, _) => Problem::new(Code::NotFound, format!("{id} has not started yet")),
                 (_, 0) => Problem::new(Code::NotFound, format!("{id} has no attempt {number}")),
                 _ => Problem::new(
                     Code::NotFound,

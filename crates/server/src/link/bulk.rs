@@ -59,8 +59,8 @@ async fn answer(shared: Arc<Shared>, header: StreamHeader, mut stream: BufReader
             Err(io::Error::new(io::ErrorKind::InvalidData, "more chunks than a stream may ask for"))
         }
         StreamHeader::PutBundle => take_bundle(&shared, &mut stream).await,
-        // Servers ask for files; nodes do not.
-        StreamHeader::Files { .. } => Ok(()),
+        // Servers ask for files and call on tasks; nodes do not.
+        StreamHeader::Files { .. } | StreamHeader::Call { .. } => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | file | for | says |
 //! | --- | --- | --- |
-//! | `listen.json` | the server | where to listen, and the gang's secret |
+//! | `secret` | the server | what the gang's keys are made of |
 //! | `config` | `ssh` | every member by its names, and which key to show |
 //! | `id` | `ssh` | that key |
 //! | `known_hosts` | `ssh` | the key of every member, so that nobody is asked to trust it |
@@ -10,21 +10,19 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use muster_model::launch::Peers;
 use russh::keys::ssh_key::LineEnding;
-use serde::{Deserialize, Serialize};
 
 use crate::keys;
 
-const LISTEN: &str = "listen.json";
+const SECRET: &str = "secret";
 /// Programs that ask for a configuration with `-F`, and use it to reach hosts.
 const PROGRAMS: [&str; 3] = ["ssh", "scp", "sftp"];
 
-/// Why there is no door.
+/// Why they cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A key could not be made.
@@ -41,34 +39,30 @@ impl From<russh::keys::ssh_key::Error> for Error {
     }
 }
 
-/// Where a task's server listens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Listen {
-    pub address: SocketAddr,
-    pub secret: String,
-}
-
-/// A door that was made.
+/// A member's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Door {
+pub struct Gang {
     dir: PathBuf,
 }
 
-impl Door {
-    /// Makes the files in `dir` for the member with this address. Made again, they are the same.
-    pub fn make(dir: &Path, peers: &Peers, own: IpAddr, user: &str) -> Result<Door, Error> {
+impl Gang {
+    /// Makes the files in `dir`. Made again, they are the same.
+    pub fn make(dir: &Path, peers: &Peers, user: &str) -> Result<Gang, Error> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("bin"))?;
-        let door = Door { dir: dir.to_owned() };
-        let port = peers.members.iter().find(|peer| peer.ip == own).map_or(0, |peer| peer.port);
-        let listen = Listen { address: SocketAddr::new(own, port), secret: peers.secret.clone() };
-        door.write(LISTEN, &serde_json::to_string(&listen).map_err(io::Error::from)?, 0o600)?;
-        door.write("id", &keys::client(&peers.secret)?.to_openssh(LineEnding::LF)?, 0o600)?;
-        door.write("known_hosts", &known_hosts(peers)?, 0o600)?;
-        door.write("config", &door.config(peers, user), 0o600)?;
+        let gang = Gang { dir: dir.to_owned() };
+        gang.write(SECRET, &peers.secret, 0o600)?;
+        gang.write("id", &keys::client(&peers.secret)?.to_openssh(LineEnding::LF)?, 0o600)?;
+        gang.write("known_hosts", &known_hosts(peers)?, 0o600)?;
+        gang.write("config", &gang.config(peers, user), 0o600)?;
         for program in PROGRAMS {
-            door.write(&format!("bin/{program}"), &door.wrapper(program), 0o700)?;
+            gang.write(&format!("bin/{program}"), &gang.wrapper(program), 0o700)?;
         }
-        Ok(door)
+        Ok(gang)
+    }
+
+    /// The secret of the gang whose files are in `dir`.
+    pub fn secret(dir: &Path) -> io::Result<String> {
+        fs::read_to_string(dir.join(SECRET))
     }
 
     /// The directory that comes first on the task's `PATH`.
@@ -79,10 +73,6 @@ impl Door {
     /// What `ssh -F` takes.
     pub fn config_file(&self) -> PathBuf {
         self.dir.join("config")
-    }
-
-    pub(crate) fn read(dir: &Path) -> io::Result<Listen> {
-        Ok(serde_json::from_slice(&fs::read(dir.join(LISTEN))?)?)
     }
 
     fn config(&self, peers: &Peers, user: &str) -> String {

@@ -13,14 +13,14 @@ use crate::Options;
 use crate::dialer::Dialer;
 
 /// A server that accepts connections one by one.
-pub(crate) struct Peer {
+pub(crate) struct FarEnd {
     listener: UnixListener,
     options: Options,
     _home: TempDir,
 }
 
-impl Peer {
-    pub(crate) fn new() -> Peer {
+impl FarEnd {
+    pub(crate) fn new() -> FarEnd {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("socket");
         let token = home.path().join("token");
@@ -29,7 +29,7 @@ impl Peer {
         let node = "node_test".parse().unwrap();
         let exe = PathBuf::from("/bin/false");
         let options = Options::new(home.path().join("agent"), node, Server::Unix(socket), token, exe);
-        Peer { listener, options, _home: home }
+        FarEnd { listener, options, _home: home }
     }
 
     pub(crate) fn dialer(&self, channel: Channel) -> Dialer {

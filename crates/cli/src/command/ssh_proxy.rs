@@ -1,0 +1,49 @@
+//! `muster ssh-proxy HOST`: standard input and output as the bytes of an SSH connection to a task, for `ssh`'s
+//! ProxyCommand.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use muster_api::view::SshQuery;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::error::{Code, Error};
+use crate::identity::Identity;
+use crate::session::Session;
+use crate::target::Target;
+
+/// Carry an SSH connection to a task
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// task0.JOB
+    #[arg(value_name = "HOST", value_parser = Target::from_host)]
+    host: Target,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let query = SshQuery { task: args.host.task, key: Identity::of_user()?.line()? };
+    let session = Session::open().await?;
+    let line = session.call(async |client| client.ssh(&args.host.job, &query).await).await?;
+    let (mut from, mut to) = tokio::io::split(line);
+    let (mut stdin, mut stdout) = (tokio::io::stdin(), tokio::io::stdout());
+    let failed = |error| Error::io(Code::SystemFailed, "carry the connection", &error);
+    let out = async {
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            match from.read(&mut piece).await.map_err(failed)? {
+                0 => return Ok::<(), Error>(()),
+                count => {
+                    stdout.write_all(&piece[..count]).await.map_err(failed)?;
+                    stdout.flush().await.map_err(failed)?;
+                }
+            }
+        }
+    };
+    let input = async { tokio::io::copy(&mut stdin, &mut to).await.map(drop).map_err(failed) };
+    // Whichever end has had enough: an SSH connection has no half.
+    tokio::select! {
+        ended = out => ended?,
+        ended = input => ended?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,95 @@
+//! Calls on tasks: whoever may see the job may come in.
+//!
+//! A refusal is an ordinary reply, before the upgrade; after it there are only bytes, from the client to the task's node and
+//! back.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::response::Response;
+use muster_api::problem::{Code, Problem};
+use muster_api::view::SshQuery;
+use muster_link::control::{self, Received};
+use muster_link::message::{Call, Called, StreamHeader};
+use muster_link::session::Stream;
+use tokio::io::{AsyncWriteExt, BufReader, copy_bidirectional_with_sizes};
+
+use super::describe::{Always, Conflicts, OnJob, Reads};
+use super::failure::{Failure, Params, Segment};
+use super::file::{Place, find};
+use crate::link;
+use crate::state::{Shared, Visit};
+
+/// How much is moved at once, in each direction.
+const PIECE: usize = 64 << 10;
+
+/// Speak SSH with a task, over a WebSocket. The task lets in whoever shows the key that the request names.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/ssh", tag = "calls", operation_id = "ssh",
+    params(("job" = String, Path), SshQuery), responses(
+        (status = 101, description = "Binary messages carry the bytes of the SSH connection."), Always, OnJob, Reads, Conflicts))]
+pub(super) async fn ssh(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+    Params(query): Params<SshQuery>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Failure> {
+    let upgrade = upgradable(upgrade)?;
+    let place = find(&shared, job, None, query.task).await?;
+    let stream = call(&shared, &place, Call::Ssh { key: query.key }).await?;
+    Ok(connect(shared, upgrade, stream))
+}
+
+fn upgradable(
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<WebSocketUpgrade, Problem> {
+    upgrade.map_err(|rejection| Problem::new(Code::InvalidRequest, rejection.body_text()))
+}
+
+/// Calls on a task; what comes back is open.
+pub(super) async fn call(shared: &Shared, place: &Place, call: Call) -> Result<BufReader<Stream>, Problem> {
+    let Place { task, node, .. } = place;
+    let header = StreamHeader::Call { task: task.clone(), call };
+    let called = async {
+        let mut stream = BufReader::with_capacity(PIECE, shared.bulks.open(node).await?);
+        control::send(&mut stream, &header).await?;
+        stream.flush().await?;
+        io::Result::Ok((control::receive::<Called>(&mut stream).await?, stream))
+    };
+    let job = &task.attempt.job;
+    match called.await {
+        Ok((Some(Received::Message(Called::Open)), stream)) => Ok(stream),
+        Ok((Some(Received::Message(Called::Refused { code, message })), _)) => match code.as_str() {
+            "not_running" => Err(Problem::new(Code::InvalidState, message)
+                .hint(format!("only a running task can be reached; `muster show {job}` says how it is"))),
+            "invalid" => Err(Problem::new(Code::InvalidRequest, message)),
+            _ => Err(Problem::new(Code::Unavailable, message)),
+        },
+        Ok((Some(Received::Unknown { .. }) | None, _)) => {
+            Err(Problem::new(Code::Unavailable, format!("{node} did not answer the call on {task}"))
+                .hint("try again; if it goes on, its agent may be of an older version"))
+        }
+        Err(error) => Err(Problem::new(
+            Code::Unavailable,
+            format!("{node}, where {task} runs, cannot be reached: {error}"),
+        )
+        .hint("try again when it is connected; `muster nodes` says whether it is")),
+    }
+}
+
+/// Moves bytes between a client and a task until either has had enough.
+fn connect(shared: Arc<Shared>, upgrade: WebSocketUpgrade, mut stream: BufReader<Stream>) -> Response {
+    // A caller is a visitor for as long as the call lasts.
+    let visit = Visit::begin(shared.clone());
+    upgrade.on_upgrade(async move |socket| {
+        let _visit = visit;
+        let mut client = link::bytes(socket);
+        tokio::select! {
+            // How it ended, both ends know better.
+            _ = copy_bidirectional_with_sizes(&mut client, &mut stream, PIECE, PIECE) => {}
+            () = shared.hang_up.cancelled() => {}
+        }
+    })
+}
