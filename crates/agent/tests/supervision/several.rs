@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use muster_agent::supervisor::{Outcome, PROCESSES, Status, Step, StepKind};
+use muster_agent::supervisor::{Outcome, PROCESSES, Status};
 use muster_agent::task;
 use muster_model::launch::{Process, Work};
 
