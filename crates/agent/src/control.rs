@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// The server's side of one connection: it welcomes, and says a ping for each of ours as long as it is told to.
-    async fn welcome(peer: &Peer, pings: usize) -> usize {
+    async fn welcome(peer: &FarEnd, pings: usize) -> usize {
         let (mut incoming, driver) = peer.accept().await;
         let heard = Cell::new(0);
         let talk = async {
