@@ -74,6 +74,7 @@ apt_need() {
 need_test_tools() {
     apt_need ip iproute2 || die "ip is not installed, with which tests make networks of their own" "Debian: apt-get install iproute2"
     apt_need ssh openssh-client || die "ssh is not installed, with which tasks reach each other" "Debian: apt-get install openssh-client"
+    apt_need vim vim || die "vim is not installed, which is started on a terminal of a task" "Debian: apt-get install vim"
 }
 
 # venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is

@@ -2,6 +2,9 @@
 
 mod connection;
 mod exec;
+mod inbox;
+mod pty;
+mod shell;
 
 use std::io;
 use std::sync::Arc;
@@ -16,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::connection::Connection;
+use self::shell::Way;
 use crate::keys;
 
 /// Whoever has not logged in by then is nobody we know.
@@ -42,7 +46,15 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let running = russh::server::run_stream(self.config.clone(), stream, Connection::new(authorized));
+        self.serve_from(None, stream, authorized).await;
+    }
+
+    async fn serve_from<S>(&self, way: Option<Way>, stream: S, authorized: PublicKey)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let connection = Connection::new(authorized, way);
+        let running = russh::server::run_stream(self.config.clone(), stream, connection);
         if let Ok(Ok(session)) = timeout(HANDSHAKE, running).await {
             // How it ended, the other side knows better.
             drop(session.await);
@@ -56,7 +68,7 @@ pub async fn serve_gang(listener: TcpListener, secret: &str) -> Result<(), keys:
     let server = Server::new(keys::host(secret)?);
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, from) = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -76,7 +88,8 @@ pub async fn serve_gang(listener: TcpListener, secret: &str) -> Result<(), keys:
         connections.spawn(async move {
             // Small answers to small questions: waiting for more to send would only slow them.
             drop(stream.set_nodelay(true));
-            server.serve(stream, authorized).await;
+            let way = stream.local_addr().ok().map(|to| Way { from, to });
+            server.serve_from(way, stream, authorized).await;
         });
     }
 }

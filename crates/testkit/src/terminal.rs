@@ -5,12 +5,16 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::wait::{DEADLINE, wait_for};
+use crate::wait::DEADLINE;
+
+/// How often something is looked at again.
+const STEP: Duration = Duration::from_millis(2);
 
 /// A command on a terminal. Dropping it kills the command.
 pub struct Terminal {
@@ -66,12 +70,31 @@ impl Terminal {
 
     /// Waits until this was shown so many times.
     pub fn wait_for(&self, text: &str, times: usize) {
-        wait_for(&format!("{text:?} on the terminal"), || self.screen().matches(text).count() >= times);
+        let begun = Instant::now();
+        while self.screen().matches(text).count() < times {
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "no {text:?} on the terminal, which shows\n{}",
+                self.screen()
+            );
+            std::thread::sleep(STEP);
+        }
     }
 
     /// Presses keys; `\x03` is Ctrl-C.
     pub fn press(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("the terminal takes keys");
+        self.paste(keys.as_bytes());
+    }
+
+    /// The same, with what is no text.
+    pub fn paste(&mut self, bytes: &[u8]) {
+        self.keyboard.write_all(bytes).expect("the terminal takes keys");
+    }
+
+    /// Pulls at the window's corner: the kernel tells whoever has the terminal.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.keyboard, size).expect("a terminal has a size");
     }
 
     /// Closes the window: the kernel tells whoever had the terminal.
@@ -92,7 +115,7 @@ impl Terminal {
                 return (status, self.screen());
             }
             assert!(begun.elapsed() < DEADLINE, "it did not end; the terminal shows\n{}", self.screen());
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::sleep(STEP);
         }
     }
 }

@@ -1,38 +1,52 @@
 //! One connection of a peer, and the channels in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use russh::keys::PublicKey;
-use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, Session, VerifiedPublicKey};
-use russh::{Channel, ChannelId, Sig};
-use tokio::task::JoinSet;
+use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
+use russh::{Channel, ChannelId, Pty, Sig};
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::exec::{self, Signals};
+use super::exec::{self, Control, Order};
+use super::pty::{self, Terminal};
+use super::shell::{Variables, Way};
 use crate::keys;
 
 /// A connection with more channels than this has lost count of them.
-const MAX_CHANNELS: usize = 64;
-/// Variables that a peer may set for its command; more is not an environment but an attack.
-const MAX_VARIABLES: usize = 256;
+const MAX_CHANNELS: usize = 512;
 
 /// A channel for which nothing was asked yet.
-#[derive(Default)]
 struct Waiting {
-    channel: Option<Channel<Msg>>,
-    env: BTreeMap<String, String>,
+    channel: Channel<Msg>,
+    variables: Variables,
+    terminal: Option<Terminal>,
+}
+
+/// A channel with a command.
+struct Running {
+    control: Control,
+    pump: AbortHandle,
 }
 
 pub(super) struct Connection {
     authorized: PublicKey,
+    way: Option<Way>,
     waiting: HashMap<ChannelId, Waiting>,
-    running: HashMap<ChannelId, Signals>,
-    /// What runs; dropped with the connection. Processes go on, as they do under any sshd.
+    running: HashMap<ChannelId, Running>,
+    /// What runs; dropped with the connection.
     pumps: JoinSet<()>,
 }
 
 impl Connection {
-    pub fn new(authorized: PublicKey) -> Self {
-        Self { authorized, waiting: HashMap::new(), running: HashMap::new(), pumps: JoinSet::new() }
+    pub fn new(authorized: PublicKey, way: Option<Way>) -> Self {
+        let (waiting, running) = Default::default();
+        Self { authorized, way, waiting, running, pumps: JoinSet::new() }
+    }
+
+    fn is_full(&mut self) -> bool {
+        while self.pumps.try_join_next().is_some() {}
+        self.running.retain(|_, running| !running.pump.is_finished());
+        self.waiting.len() + self.pumps.len() >= MAX_CHANNELS
     }
 
     /// Runs a command line, or a shell without one, on a channel.
@@ -42,25 +56,50 @@ impl Connection {
         line: Option<&[u8]>,
         session: &mut Session,
     ) -> Result<(), russh::Error> {
-        while self.pumps.try_join_next().is_some() {}
-        let asked = self.waiting.remove(&id);
-        let Some((channel, env)) = asked.and_then(|asked| Some((asked.channel?, asked.env))) else {
+        let Some(Waiting { channel, variables, terminal }) = self.waiting.remove(&id) else {
             return session.channel_failure(id);
         };
-        let (signals, pump) = exec::run(channel, session.handle(), line.map(<[u8]>::to_vec), env);
-        self.running.insert(id, signals);
-        self.pumps.spawn(pump);
+        let order = Order { line: line.map(<[u8]>::to_vec), variables, terminal, way: self.way };
+        let (control, pump) = exec::start(channel, session.handle(), order);
+        let pump = self.pumps.spawn(pump);
+        self.running.insert(id, Running { control, pump });
         session.channel_success(id)
     }
+
+    /// A channel that still waits to be asked for something. What it is told is told to us as well, and nobody reads it there:
+    /// it is taken away, since a connection whose channel is full stands still.
+    async fn asked(&mut self, id: ChannelId) -> Option<&mut Waiting> {
+        let waiting = self.waiting.get_mut(&id)?;
+        loop {
+            tokio::select! {
+                biased;
+                Some(_) = waiting.channel.wait() => {}
+                () = std::future::ready(()) => return Some(waiting),
+            }
+        }
+    }
+}
+
+fn answer(session: &mut Session, id: ChannelId, is_done: bool) -> Result<(), russh::Error> {
+    if is_done { session.channel_success(id) } else { session.channel_failure(id) }
 }
 
 impl Handler for Connection {
     type Error = russh::Error;
 
+    async fn auth_publickey_offered(
+        &mut self,
+        _user: &str,
+        offer: PublicKeyOffer<'_>,
+    ) -> Result<Auth, Self::Error> {
+        let is_known = keys::is_same(offer.public_key, &self.authorized);
+        Ok(if is_known { Auth::Accept } else { Auth::reject() })
+    }
+
     async fn auth_publickey(&mut self, _user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
         // There is one account in a task: whatever name is given means it.
-        let is_member = keys::is_same(key.public_key, &self.authorized);
-        Ok(if is_member { Auth::Accept } else { Auth::reject() })
+        let is_known = keys::is_same(key.public_key, &self.authorized);
+        Ok(if is_known { Auth::Accept } else { Auth::reject() })
     }
 
     async fn channel_open_session(
@@ -70,8 +109,9 @@ impl Handler for Connection {
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
         // Dropped, the reply is a refusal.
-        if self.waiting.len() + self.running.len() < MAX_CHANNELS {
-            self.waiting.insert(channel.id(), Waiting { channel: Some(channel), ..Waiting::default() });
+        if !self.is_full() {
+            let waiting = Waiting { channel, variables: Variables::default(), terminal: None };
+            self.waiting.insert(waiting.channel.id(), waiting);
             reply.accept().await;
         }
         Ok(())
@@ -84,13 +124,63 @@ impl Handler for Connection {
         value: &str,
         session: &mut Session,
     ) -> Result<(), Self::Error> {
-        match self.waiting.get_mut(&channel) {
-            Some(waiting) if waiting.env.len() < MAX_VARIABLES && is_variable(name, value) => {
-                waiting.env.insert(name.to_owned(), value.to_owned());
-                session.channel_success(channel)
+        let is_set = self.asked(channel).await.is_some_and(|waiting| waiting.variables.set(name, value));
+        answer(session, channel, is_set)
+    }
+
+    async fn pty_request(
+        &mut self,
+        channel: ChannelId,
+        term: &str,
+        columns: u32,
+        rows: u32,
+        width: u32,
+        height: u32,
+        modes: &[(Pty, u32)],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let size = pty::size(columns, rows, width, height);
+        let is_open = match self.asked(channel).await {
+            Some(waiting) if waiting.terminal.is_none() => {
+                waiting.terminal = Terminal::open(term, size, modes).ok();
+                waiting.terminal.is_some()
             }
-            _ => session.channel_failure(channel),
+            _ => false,
+        };
+        answer(session, channel, is_open)
+    }
+
+    async fn x11_request(
+        &mut self,
+        channel: ChannelId,
+        _is_single: bool,
+        _protocol: &str,
+        _cookie: &str,
+        _screen: u32,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.asked(channel).await;
+        session.channel_failure(channel)
+    }
+
+    async fn window_change_request(
+        &mut self,
+        channel: ChannelId,
+        columns: u32,
+        rows: u32,
+        width: u32,
+        height: u32,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let size = pty::size(columns, rows, width, height);
+        if let Some(running) = self.running.get(&channel) {
+            running.control.resize(size);
+        } else if let Some(terminal) = self.asked(channel).await.and_then(|waiting| waiting.terminal.as_ref())
+        {
+            // One that is gone has no size.
+            let _ = terminal.pty.resize(size);
         }
+        session.channel_success(channel)
     }
 
     async fn exec_request(
@@ -112,19 +202,18 @@ impl Handler for Connection {
         signal: Sig,
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
-        if let Some(signals) = self.running.get(&channel) {
-            signals.send(&signal);
+        if let Some(running) = self.running.get(&channel) {
+            running.control.signal(&signal);
         }
         Ok(())
     }
 
     async fn channel_close(&mut self, channel: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {
         self.waiting.remove(&channel);
-        self.running.remove(&channel);
+        if let Some(running) = self.running.remove(&channel) {
+            // Nobody is there any more for this command, although others of the connection may be.
+            running.pump.abort();
+        }
         Ok(())
     }
-}
-
-fn is_variable(name: &str, value: &str) -> bool {
-    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
 }

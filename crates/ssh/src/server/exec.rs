@@ -1,72 +1,93 @@
 //! A command on a channel: its process, the bytes in and out of it, and how it ended.
+//!
+//! - A command that a signal ended has the status 128 + its number, as shells have it. `exit-signal` would say the same, but OpenSSH's
+//!   client knows it not and exits with 255 as if it had not got through, and mpirun and people look at that.
+//! - When the peer leaves, a command on a terminal gets SIGHUP. Another is left alone: it finds its input at an end and its output
+//!   closed, as under any sshd.
+//! - Whatever is written before the status is sent before it. What a command leaves behind in the background may hold its output
+//!   open: after a while of silence that is not waited for any more.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use pty_process::{Pty, Size};
 use russh::server::{Handle, Msg};
-use russh::{Channel, Sig};
+use russh::{Channel, ChannelWriteHalf, Sig};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy};
+use rustix::termios::tcgetpgrp;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+use tokio::time::sleep;
+
+use super::inbox;
+use super::pty::{self, Terminal};
+use super::shell::{self, Variables, Way};
 
 /// The code of a command that could not be started, as shells have it.
 const NOT_STARTED: u32 = 127;
 /// What a code cannot say: the number of the signal is above it, as in shells.
 const SIGNALED: i32 = 128;
+/// What is read of a command's output at once: as much as peers take in one packet.
+const PORTION: usize = 32 << 10;
+/// For how long the output of something in the background is waited for when the command itself is over. Nobody else
+/// writes to a terminal whose shell is gone; through pipes, the end of a command's own pipeline may come later than its shell's.
+const SILENCE_ON_TERMINAL: Duration = Duration::from_millis(200);
+const SILENCE: Duration = Duration::from_secs(5);
 
-/// The way to a command's processes.
+/// What a peer asks for.
+pub(super) struct Order {
+    /// The command line, or none for a shell that reads its commands from the channel.
+    pub line: Option<Vec<u8>>,
+    pub variables: Variables,
+    pub terminal: Option<Terminal>,
+    pub way: Option<Way>,
+}
+
+/// The way to the processes of a command for as long as it runs. It keeps nothing open: a terminal is hung up by
+/// closing it.
 #[derive(Clone, Default)]
-pub(super) struct Signals(Arc<OnceLock<Pid>>);
+pub(super) struct Control(Weak<Reach>);
 
-impl Signals {
-    pub fn send(&self, signal: &Sig) {
-        let signal = match signal {
-            Sig::ABRT => Signal::ABORT,
-            Sig::ALRM => Signal::ALARM,
-            Sig::HUP => Signal::HUP,
-            Sig::INT => Signal::INT,
-            Sig::KILL => Signal::KILL,
-            Sig::PIPE => Signal::PIPE,
-            Sig::QUIT => Signal::QUIT,
-            Sig::TERM => Signal::TERM,
-            Sig::USR1 => Signal::USR1,
-            Sig::FPE | Sig::ILL | Sig::SEGV | Sig::Custom(_) => return,
-        };
-        if let Some(group) = self.0.get() {
-            // A group that is gone has nothing left to hear.
-            let _ = kill_process_group(*group, signal);
+struct Reach {
+    group: Pid,
+    master: Option<OwnedFd>,
+}
+
+impl Control {
+    /// To whoever has the terminal; without one, to the command and all that it has started.
+    pub fn signal(&self, signal: &Sig) {
+        let (Some(reach), Some(signal)) = (self.0.upgrade(), number(signal)) else { return };
+        let foreground = reach.master.as_ref().and_then(|master| tcgetpgrp(master).ok());
+        // A group that is gone has nothing left to hear.
+        let _ = kill_process_group(foreground.unwrap_or(reach.group), signal);
+    }
+
+    pub fn resize(&self, size: Size) {
+        if let Some(master) = self.0.upgrade().as_ref().and_then(|reach| reach.master.as_ref()) {
+            pty::resize(master, size);
         }
     }
 }
 
-/// Starts a command line in the shell, or a shell that reads its commands from the channel. The future moves its
-/// bytes until it is over, and says how it ended.
-pub(super) fn run(
+/// Starts a command. The future moves its bytes until it is over, and says how it ended.
+pub(super) fn start(
     channel: Channel<Msg>,
     handle: Handle,
-    line: Option<Vec<u8>>,
-    env: BTreeMap<String, String>,
-) -> (Signals, impl Future<Output = ()> + Send + 'static) {
-    let signals = Signals::default();
-    let known = signals.clone();
+    order: Order,
+) -> (Control, impl Future<Output = ()> + Send + 'static) {
+    let started = Running::start(order);
+    let control = started.as_ref().map_or_else(|_| Control::default(), |running| running.control());
     let pump = async move {
         let id = channel.id();
-        let code = match start(line.as_deref(), &env) {
-            Ok(mut child) => {
-                if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid as i32)) {
-                    let _ = known.0.set(pid);
-                }
-                let ended = converse(channel, &mut child).await;
-                ended.map_or(NOT_STARTED, code_of)
-            }
+        let code = match started {
+            Ok(running) => running.converse(channel).await.map_or(NOT_STARTED, code_of),
             Err(error) => {
-                let text = format!("muster ssh: the shell cannot be started: {error}\n");
+                let text = format!("muster ssh: the shell cannot be started: {error}\r\n");
                 let _ = channel.make_writer_ext(Some(1)).write_all(text.as_bytes()).await;
                 NOT_STARTED
             }
@@ -76,54 +97,135 @@ pub(super) fn run(
         let _ = handle.eof(id).await;
         let _ = handle.close(id).await;
     };
-    (signals, pump)
+    (control, pump)
 }
 
-fn start(line: Option<&[u8]>, env: &BTreeMap<String, String>) -> io::Result<Child> {
-    let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-    let mut command = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-    if let Some(line) = line {
-        command.arg("-c").arg(OsStr::from_bytes(line));
+struct Running {
+    child: Child,
+    pty: Option<Pty>,
+    reach: Option<Arc<Reach>>,
+}
+
+impl Running {
+    fn start(order: Order) -> io::Result<Running> {
+        let Order { line, variables, terminal, way } = order;
+        let command = shell::command(line.as_deref(), &variables, way, terminal.as_ref());
+        let (child, pty) = match terminal {
+            Some(Terminal { pty, pts, .. }) => {
+                let child = pty_process::Command::from(command).spawn(pts).map_err(io::Error::other)?;
+                (child, Some(pty))
+            }
+            None => (piped(command)?, None),
+        };
+        let master = pty.as_ref().map(|pty| pty.as_fd().try_clone_to_owned()).transpose()?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let reach = pid.map(|group| Arc::new(Reach { group, master }));
+        Ok(Running { child, pty, reach })
     }
-    command.envs(env).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+
+    fn control(&self) -> Control {
+        Control(self.reach.as_ref().map(Arc::downgrade).unwrap_or_default())
+    }
+
+    async fn converse(self, channel: Channel<Msg>) -> io::Result<ExitStatus> {
+        let Running { mut child, pty, reach } = self;
+        let (reading, writing) = channel.split();
+        if let Some(mut pty) = pty {
+            let eof = pty.as_fd().try_clone_to_owned()?;
+            let (output, mut keyboard) = pty.split();
+            let input = async {
+                let last = inbox::pour(reading, &mut keyboard).await;
+                // The end of its input is not something that a terminal can be told: it is typed.
+                let _ = keyboard.write_all(&pty::end_of_input(&eof, last)).await;
+            };
+            let over = relay((output, tokio::io::empty()), &writing, &mut child, reach, SILENCE_ON_TERMINAL);
+            return until(over, input).await;
+        }
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let input = async move {
+            inbox::pour(reading, stdin).await;
+        };
+        until(relay((stdout, stderr), &writing, &mut child, reach, SILENCE), input).await
+    }
+}
+
+fn piped(mut command: Command) -> io::Result<Child> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A group of its own, so that a signal reaches all of it and nothing else.
     command.process_group(0).spawn()
 }
 
-/// Moves bytes until the process has ended and nobody holds its output any more.
-async fn converse(channel: Channel<Msg>, child: &mut Child) -> io::Result<ExitStatus> {
-    let (mut reading, writing) = channel.split();
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let out = forward(stdout, writing.make_writer());
-    let err = forward(stderr, writing.make_writer_ext(Some(1)));
-    let input = async {
-        if let Some(mut stdin) = stdin {
-            // A command that does not read to the end has closed it, which is its right.
-            let _ = copy(&mut reading.make_reader(), &mut stdin).await;
-        }
-        // The input's end is not the command's.
-        std::future::pending::<()>().await;
-    };
-    let ended = async {
-        let (status, (), ()) = tokio::join!(child.wait(), out, err);
-        status
-    };
+/// The end of a command's input is not its own.
+async fn until<T>(over: impl Future<Output = T>, input: impl Future<Output = ()>) -> T {
+    let (mut over, mut input) = (std::pin::pin!(over), std::pin::pin!(input));
     tokio::select! {
-        status = ended => status,
-        () = input => Err(io::ErrorKind::Interrupted.into()),
+        result = &mut over => return result,
+        () = &mut input => {}
     }
+    over.await
 }
 
-async fn forward(from: Option<impl AsyncRead + Unpin>, to: impl AsyncWrite) {
-    let Some(mut from) = from else { return };
-    let mut to = std::pin::pin!(to);
-    if copy(&mut from, &mut to).await.is_err() {
-        // The peer has left; the command is not to stop because nobody reads what it says.
-        let _ = copy(&mut from, &mut tokio::io::sink()).await;
+/// Moves output until the process has ended and nobody holds its output any more, or says nothing more.
+async fn relay(
+    (mut out, mut err): (impl AsyncRead + Unpin, impl AsyncRead + Unpin),
+    to: &ChannelWriteHalf<Msg>,
+    child: &mut Child,
+    mut reach: Option<Arc<Reach>>,
+    silence: Duration,
+) -> io::Result<ExitStatus> {
+    let (mut to_out, mut to_err) =
+        (std::pin::pin!(to.make_writer()), std::pin::pin!(to.make_writer_ext(Some(1))));
+    let (mut some_out, mut some_err) = (vec![0; PORTION], vec![0; PORTION]);
+    let (mut is_out, mut is_err, mut ended) = (true, true, None);
+    loop {
+        tokio::select! {
+            // A terminal that nobody has open any more says so with an error.
+            read = out.read(&mut some_out), if is_out => match read {
+                Ok(count @ 1..) => to_out.write_all(&some_out[..count]).await?,
+                _ => is_out = false,
+            },
+            read = err.read(&mut some_err), if is_err => match read {
+                Ok(count @ 1..) => to_err.write_all(&some_err[..count]).await?,
+                _ => is_err = false,
+            },
+            status = child.wait(), if ended.is_none() => {
+                // Its number may be another's from here on.
+                drop(reach.take());
+                ended = Some(status?);
+            }
+            () = sleep(silence), if ended.is_some() => break,
+            else => break,
+        }
+        if let (Some(status), false, false) = (ended, is_out, is_err) {
+            return Ok(status);
+        }
     }
+    ended.ok_or_else(|| io::ErrorKind::BrokenPipe.into())
 }
 
 fn code_of(status: ExitStatus) -> u32 {
     let signal = || status.signal().map_or(SIGNALED, |signal| SIGNALED + signal);
     status.code().unwrap_or_else(signal) as u32
+}
+
+fn number(signal: &Sig) -> Option<Signal> {
+    Some(match signal {
+        Sig::ABRT => Signal::ABORT,
+        Sig::ALRM => Signal::ALARM,
+        Sig::FPE => Signal::FPE,
+        Sig::HUP => Signal::HUP,
+        Sig::ILL => Signal::ILL,
+        Sig::INT => Signal::INT,
+        Sig::KILL => Signal::KILL,
+        Sig::PIPE => Signal::PIPE,
+        Sig::QUIT => Signal::QUIT,
+        Sig::SEGV => Signal::SEGV,
+        Sig::TERM => Signal::TERM,
+        Sig::USR1 => Signal::USR1,
+        Sig::Custom(name) if name == "USR2" => Signal::USR2,
+        Sig::Custom(_) => return None,
+    })
 }
