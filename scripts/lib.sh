@@ -75,6 +75,7 @@ need_test_tools() {
     apt_need ip iproute2 || die "ip is not installed, with which tests make networks of their own" "Debian: apt-get install iproute2"
     apt_need ssh openssh-client || die "ssh is not installed, with which tasks reach each other" "Debian: apt-get install openssh-client"
     apt_need vim vim || die "vim is not installed, which is started on a terminal of a task" "Debian: apt-get install vim"
+    apt_need rsync rsync || die "rsync is not installed, with which tests copy files of tasks" "Debian: apt-get install rsync"
 }
 
 # venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is
@@ -157,6 +158,13 @@ steps_passed() {
         printf '\nfailed: %s\n' "$(printf '%s, ' "${FAILED_STEPS[@]}" | sed 's/, $//')" >&2
         return 1
     fi
+}
+
+# client_environment: makes the Python environment of the SSH client that people's scripts use, and sets MUSTER_PARAMIKO to
+# where it is, which is where the tests look for it.
+client_environment() {
+    MUSTER_PARAMIKO="$(venv paramiko "$ROOT/scripts/requirements-paramiko.txt")" || return 1
+    export MUSTER_PARAMIKO
 }
 
 # example_environments: makes the Python environment of every framework's example, and sets MUSTER_EXAMPLE_<NAME> to where it

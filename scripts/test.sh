@@ -48,6 +48,7 @@ say "checking licences, bans and sources (the first time builds cargo-deny: some
 step "licences, bans and sources" licences
 say "making the Python environments of the examples (the first time fetches 5 GB)"
 step "the examples' Python environments" example_environments
+step "paramiko's Python environment" client_environment
 part "the test runner" python3 scripts/test.py run
 say "sending the API what its document says, and what it does not"
 step "the API keeps to its document" fuzz_api

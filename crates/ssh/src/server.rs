@@ -1,9 +1,13 @@
 //! The server inside a task: takes connections, and runs what they ask for.
 
+mod agent;
 mod connection;
 mod exec;
+mod forward;
 mod inbox;
+mod pipe;
 mod pty;
+mod sftp;
 mod shell;
 
 use std::io;

@@ -7,8 +7,11 @@ use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Sessi
 use russh::{Channel, ChannelId, Pty, Sig};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::agent::Agent;
 use super::exec::{self, Control, Order};
+use super::forward::{Forwards, Place};
 use super::pty::{self, Terminal};
+use super::sftp;
 use super::shell::{Variables, Way};
 use crate::keys;
 
@@ -35,12 +38,14 @@ pub(super) struct Connection {
     running: HashMap<ChannelId, Running>,
     /// What runs; dropped with the connection.
     pumps: JoinSet<()>,
+    forwards: Forwards,
+    agent: Agent,
 }
 
 impl Connection {
     pub fn new(authorized: PublicKey, way: Option<Way>) -> Self {
-        let (waiting, running) = Default::default();
-        Self { authorized, way, waiting, running, pumps: JoinSet::new() }
+        let (waiting, running, forwards, agent) = Default::default();
+        Self { authorized, way, waiting, running, pumps: JoinSet::new(), forwards, agent }
     }
 
     fn is_full(&mut self) -> bool {
@@ -196,6 +201,31 @@ impl Handler for Connection {
         self.start(channel, None, session)
     }
 
+    async fn subsystem_request(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        match self.waiting.remove(&channel) {
+            Some(waiting) if name == "sftp" => {
+                self.pumps.spawn(sftp::serve(waiting.channel));
+                session.channel_success(channel)
+            }
+            _ => session.channel_failure(channel),
+        }
+    }
+
+    async fn agent_request(
+        &mut self,
+        channel: ChannelId,
+        session: &mut Session,
+    ) -> Result<bool, Self::Error> {
+        let socket = self.agent.socket(session.handle()).ok().map(|path| path.display().to_string());
+        let Some(waiting) = self.asked(channel).await else { return Ok(false) };
+        Ok(socket.is_some_and(|path| waiting.variables.set("SSH_AUTH_SOCK", &path)))
+    }
+
     async fn signal(
         &mut self,
         channel: ChannelId,
@@ -206,6 +236,63 @@ impl Handler for Connection {
             running.control.signal(&signal);
         }
         Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _from: &str,
+        _from_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.forwards.connect_port(channel, host, port, reply);
+        Ok(())
+    }
+
+    async fn channel_open_direct_streamlocal(
+        &mut self,
+        channel: Channel<Msg>,
+        path: &str,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.forwards.connect_socket(channel, path, reply);
+        Ok(())
+    }
+
+    async fn tcpip_forward(
+        &mut self,
+        address: &str,
+        port: &mut u32,
+        session: &mut Session,
+    ) -> Result<bool, Self::Error> {
+        let bound = self.forwards.listen(address, *port, session.handle()).await;
+        *port = *bound.as_ref().unwrap_or(port);
+        Ok(bound.is_ok())
+    }
+
+    async fn cancel_tcpip_forward(
+        &mut self,
+        address: &str,
+        port: u32,
+        _session: &mut Session,
+    ) -> Result<bool, Self::Error> {
+        Ok(self.forwards.cancel(&Place::Tcp { address: address.to_owned(), port }))
+    }
+
+    async fn streamlocal_forward(&mut self, path: &str, session: &mut Session) -> Result<bool, Self::Error> {
+        Ok(self.forwards.listen_at(path, session.handle()).is_ok())
+    }
+
+    async fn cancel_streamlocal_forward(
+        &mut self,
+        path: &str,
+        _session: &mut Session,
+    ) -> Result<bool, Self::Error> {
+        Ok(self.forwards.cancel(&Place::Unix { path: path.to_owned() }))
     }
 
     async fn channel_close(&mut self, channel: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {

@@ -21,9 +21,12 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The host's name in its own configuration.
 pub const NAME: &str = "worker-0";
 
+pub const OTHER_NAME: &str = "task0.bert";
+
 /// A server that runs until the test ends, and the way to it.
 pub struct Host {
     pub dir: TempDir,
+    pub peers: Peers,
     pub gang: Gang,
     pub port: u16,
     _stop: tokio::sync::oneshot::Sender<()>,
@@ -45,11 +48,11 @@ impl Host {
             });
         });
         let port = port.recv().unwrap();
-        let peer = Peer { names: vec![NAME.into()], ip: OWN.into(), port };
+        let peer = Peer { names: vec![NAME.into(), OTHER_NAME.into()], ip: OWN.into(), port };
         let peers = Peers { secret: "secret".into(), members: vec![peer] };
         let dir = tempfile::tempdir().unwrap();
-        let gang = Gang::make(&dir.path().join("door"), &peers, "anyone").unwrap();
-        Host { dir, gang, port, _stop }
+        let gang = make_gang(&dir.path().join("it's a door"), &peers);
+        Host { dir, peers, gang, port, _stop }
     }
 
     /// A program of the host with this one in its configuration.
@@ -93,10 +96,29 @@ impl Host {
         self.dir.path().join(name)
     }
 
+    /// The key that the server lets in.
+    pub fn key(&self) -> PathBuf {
+        self.gang.config_file().with_file_name("id")
+    }
+
     /// A path for an argument.
     pub fn at(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
+}
+
+/// A member's files. While one was written, another test may have started a process, which has it open for a moment; until
+/// then the system does not run it.
+pub fn make_gang(dir: &Path, peers: &Peers) -> Gang {
+    let gang = Gang::make(dir, peers, "anyone").unwrap();
+    for program in std::fs::read_dir(gang.bin()).unwrap() {
+        let program = program.unwrap().path();
+        wait_for("the program", || {
+            let tried = Command::new(&program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            !tried.is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy)
+        });
+    }
+    gang
 }
 
 pub struct Master<'a> {
