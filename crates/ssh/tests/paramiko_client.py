@@ -1,4 +1,4 @@
-"""Does with paramiko what people's scripts do with it: paramiko_client.py PORT KEY DIRECTORY BYTES"""
+"""Does with paramiko what people's scripts do with it: paramiko_client.py PORT|PROXY_COMMAND KEY DIRECTORY BYTES"""
 
 import hashlib
 import stat
@@ -80,10 +80,12 @@ def look_around(sftp, far):
 
 
 def main():
-    port, key, directory, size = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    way, key, directory, size = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    port, proxy = (int(way), None) if way.isdigit() else (22, paramiko.ProxyCommand(way))
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
-    client.connect("127.0.0.1", port, "anyone", key_filename=key, allow_agent=False, look_for_keys=False)
+    own = {"key_filename": key, "allow_agent": False, "look_for_keys": False}
+    client.connect("127.0.0.1", port, "anyone", sock=proxy, **own)
     _, out, _ = client.exec_command("echo hello")
     assert out.read() == b"hello\n" and out.channel.recv_exit_status() == 0
     sftp = client.open_sftp()

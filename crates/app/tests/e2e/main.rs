@@ -24,6 +24,7 @@ mod selector;
 mod server;
 mod snapshot;
 mod ssh;
+mod ssh_files;
 mod stop;
 mod submit;
 mod tree;
