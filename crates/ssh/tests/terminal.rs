@@ -24,11 +24,10 @@ fn terminal_with(host: &Host, modes: &str, arguments: &[&str]) -> Terminal {
     Terminal::start(&command)
 }
 
-/// A shell that says nothing of its own accord, whatever the account's is.
+/// A shell with a prompt that can be waited for: what is typed before it has taken note of a signal may be lost.
 fn shell(host: &Host) -> Terminal {
-    let mut terminal = terminal(host, &["PS1= exec bash --norc --noprofile --noediting -i"]);
-    terminal.press("echo re\"\"ady\r");
-    terminal.wait_for("ready", 1);
+    let terminal = terminal(host, &["PS1=please: exec bash --norc --noprofile --noediting -i"]);
+    terminal.wait_for("please:", 1);
     terminal
 }
 
@@ -110,10 +109,11 @@ fn control_c_ends_the_command_and_not_the_shell() {
     terminal.press("sh -c 'echo sle\"\"eps; exec sleep 1000'\r");
     terminal.wait_for("sleeps", 1);
     terminal.press("\x03");
+    terminal.wait_for("please:", 2);
     terminal.press("echo was $?.\r");
     terminal.wait_for("was 130.", 1);
-    terminal.press("exit\r");
-    terminal.finish();
+    terminal.press("exit 0\r");
+    assert!(terminal.finish().0.success());
 }
 
 #[test]
@@ -123,11 +123,13 @@ fn control_z_stops_the_command_and_fg_brings_it_back() {
     terminal.press("sh -c 'echo sle\"\"eps; exec sleep 1000'\r");
     terminal.wait_for("sleeps", 1);
     terminal.press("\x1a");
+    terminal.wait_for("please:", 2);
     terminal.press("echo stopped: $(jobs -ps | wc -l).\r");
     terminal.wait_for("stopped: 1.", 1);
     terminal.press("fg\r");
     terminal.wait_for("exec sleep 1000", 3);
     terminal.press("\x03");
+    terminal.wait_for("please:", 4);
     terminal.press("echo left: $(jobs -p | wc -l).\r");
     terminal.wait_for("left: 0.", 1);
     terminal.press("exit 0\r");

@@ -11,6 +11,7 @@ use std::time::Duration;
 use russh::server::Handle;
 use tokio::task::JoinSet;
 
+use super::backlog::Backlog;
 use super::forward::Socket;
 use super::pipe::{Streams, pipe};
 
@@ -20,20 +21,25 @@ const BREATH: Duration = Duration::from_millis(100);
 const MAX_PATH: usize = 107;
 
 /// The socket of one connection, once somebody asked for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Agent {
+    backlog: Backlog,
     path: Option<PathBuf>,
     answering: JoinSet<()>,
 }
 
 impl Agent {
+    pub fn new(backlog: Backlog) -> Agent {
+        Agent { backlog, path: None, answering: JoinSet::new() }
+    }
+
     /// Where commands find it.
     pub fn socket(&mut self, handle: Handle) -> io::Result<&Path> {
         if self.path.is_none() {
             let dir = Private::make()?;
             let path = dir.0.join("agent");
             let place = Place { socket: Socket::bind(&path)?, _dir: dir };
-            self.answering.spawn(answer(place, handle));
+            self.answering.spawn(answer(place, handle, Streams::new(self.backlog.clone())));
             self.path = Some(path);
         }
         self.path.as_deref().ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -46,15 +52,14 @@ struct Place {
     _dir: Private,
 }
 
-async fn answer(place: Place, handle: Handle) {
-    let streams = Streams::default();
+async fn answer(place: Place, handle: Handle, streams: Streams) {
     loop {
         match place.socket.listener.accept().await {
             Ok((stream, _)) => {
-                let handle = handle.clone();
+                let (handle, share) = (handle.clone(), streams.share());
                 streams.start(async move {
                     if let Ok(channel) = handle.channel_open_agent().await {
-                        pipe(channel, stream).await;
+                        pipe(channel, stream, share).await;
                     }
                 });
             }

@@ -1,13 +1,16 @@
 //! One connection of a peer, and the channels in it.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use russh::keys::PublicKey;
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
 use russh::{Channel, ChannelId, Pty, Sig};
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::agent::Agent;
+use super::backlog::Backlog;
 use super::exec::{self, Control, Order};
 use super::forward::{Forwards, Place};
 use super::pty::{self, Terminal};
@@ -17,6 +20,9 @@ use crate::keys;
 
 /// A connection with more channels than this has lost count of them.
 const MAX_CHANNELS: usize = 512;
+
+/// For what a peer has still said before it left.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A channel for which nothing was asked yet.
 struct Waiting {
@@ -34,6 +40,9 @@ struct Running {
 pub(super) struct Connection {
     authorized: PublicKey,
     way: Option<Way>,
+    /// Told when the peer has shown its key.
+    is_known: watch::Sender<bool>,
+    backlog: Backlog,
     waiting: HashMap<ChannelId, Waiting>,
     running: HashMap<ChannelId, Running>,
     /// What runs; dropped with the connection.
@@ -43,9 +52,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(authorized: PublicKey, way: Option<Way>) -> Self {
-        let (waiting, running, forwards, agent) = Default::default();
-        Self { authorized, way, waiting, running, pumps: JoinSet::new(), forwards, agent }
+    pub fn new(
+        authorized: PublicKey,
+        way: Option<Way>,
+        is_known: watch::Sender<bool>,
+        backlog: Backlog,
+    ) -> Self {
+        let (forwards, agent) = (Forwards::new(backlog.clone()), Agent::new(backlog.clone()));
+        let (waiting, running, pumps) = Default::default();
+        Self { authorized, way, is_known, backlog, waiting, running, pumps, forwards, agent }
     }
 
     fn is_full(&mut self) -> bool {
@@ -64,7 +79,8 @@ impl Connection {
         let Some(Waiting { channel, variables, terminal }) = self.waiting.remove(&id) else {
             return session.channel_failure(id);
         };
-        let order = Order { line: line.map(<[u8]>::to_vec), variables, terminal, way: self.way };
+        let share = self.backlog.share();
+        let order = Order { line: line.map(<[u8]>::to_vec), variables, terminal, way: self.way, share };
         let (control, pump) = exec::start(channel, session.handle(), order);
         let pump = self.pumps.spawn(pump);
         self.running.insert(id, Running { control, pump });
@@ -105,6 +121,15 @@ impl Handler for Connection {
         // There is one account in a task: whatever name is given means it.
         let is_known = keys::is_same(key.public_key, &self.authorized);
         Ok(if is_known { Auth::Accept } else { Auth::reject() })
+    }
+
+    async fn auth_succeeded(&mut self, _session: &mut Session) -> Result<(), Self::Error> {
+        self.is_known.send_replace(true);
+        Ok(())
+    }
+
+    fn adjust_window(&mut self, _channel: ChannelId, _current: u32) -> u32 {
+        self.backlog.window()
     }
 
     async fn channel_open_session(
@@ -297,9 +322,13 @@ impl Handler for Connection {
 
     async fn channel_close(&mut self, channel: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {
         self.waiting.remove(&channel);
-        if let Some(running) = self.running.remove(&channel) {
-            // Nobody is there any more for this command, although others of the connection may be.
-            running.pump.abort();
+        if let Some(Running { pump, .. }) = self.running.remove(&channel) {
+            // It has heard of it too, and ends when what came before was taken. If that is never, it is not to last as long
+            // as the connection.
+            self.pumps.spawn(async move {
+                tokio::time::sleep(GRACE).await;
+                pump.abort();
+            });
         }
         Ok(())
     }

@@ -24,7 +24,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-use super::inbox;
+use super::backlog::Share;
+use super::inbox::{End, pour, until_closed};
 use super::pty::{self, Terminal};
 use super::shell::{self, Variables, Way};
 
@@ -46,6 +47,7 @@ pub(super) struct Order {
     pub variables: Variables,
     pub terminal: Option<Terminal>,
     pub way: Option<Way>,
+    pub share: Share,
 }
 
 /// The way to the processes of a command for as long as it runs. It keeps nothing open: a terminal is hung up by
@@ -104,11 +106,12 @@ struct Running {
     child: Child,
     pty: Option<Pty>,
     reach: Option<Arc<Reach>>,
+    share: Share,
 }
 
 impl Running {
     fn start(order: Order) -> io::Result<Running> {
-        let Order { line, variables, terminal, way } = order;
+        let Order { line, variables, terminal, way, share } = order;
         let command = shell::command(line.as_deref(), &variables, way, terminal.as_ref());
         let (child, pty) = match terminal {
             Some(Terminal { pty, pts, .. }) => {
@@ -120,35 +123,42 @@ impl Running {
         let master = pty.as_ref().map(|pty| pty.as_fd().try_clone_to_owned()).transpose()?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let reach = pid.map(|group| Arc::new(Reach { group, master }));
-        Ok(Running { child, pty, reach })
+        Ok(Running { child, pty, reach, share })
     }
 
     fn control(&self) -> Control {
         Control(self.reach.as_ref().map(Arc::downgrade).unwrap_or_default())
     }
 
+    /// Fails when the peer has closed the channel before the end.
     async fn converse(self, channel: Channel<Msg>) -> io::Result<ExitStatus> {
-        let Running { mut child, pty, reach } = self;
-        let (reading, writing) = channel.split();
+        let Running { mut child, pty, reach, share } = self;
+        let (mut reading, writing) = channel.split();
         if let Some(mut pty) = pty {
-            let eof = pty.as_fd().try_clone_to_owned()?;
+            let master = pty.as_fd().try_clone_to_owned()?;
             let (output, mut keyboard) = pty.split();
             let input = async {
-                let last = inbox::pour(reading, &mut keyboard).await;
-                // The end of its input is not something that a terminal can be told: it is typed.
-                let _ = keyboard.write_all(&pty::end_of_input(&eof, last)).await;
+                if let End::Said(last) = pour(&mut reading, &mut keyboard, share).await {
+                    // The end of its input is not something that a terminal can be told: it is typed.
+                    let _ = keyboard.write_all(&pty::end_of_input(&master, last)).await;
+                    until_closed(&mut reading).await;
+                }
             };
             let over = relay((output, tokio::io::empty()), &writing, &mut child, reach, SILENCE_ON_TERMINAL);
-            return until(over, input).await;
+            return unless_closed(over, input).await;
         }
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let input = async move {
-            inbox::pour(reading, stdin).await;
+            let end = pour(&mut reading, &mut stdin, share).await;
+            drop(stdin);
+            if end != End::Closed {
+                until_closed(&mut reading).await;
+            }
         };
-        until(relay((stdout, stderr), &writing, &mut child, reach, SILENCE), input).await
+        unless_closed(relay((stdout, stderr), &writing, &mut child, reach, SILENCE), input).await
     }
 }
 
@@ -158,14 +168,15 @@ fn piped(mut command: Command) -> io::Result<Child> {
     command.process_group(0).spawn()
 }
 
-/// The end of a command's input is not its own.
-async fn until<T>(over: impl Future<Output = T>, input: impl Future<Output = ()>) -> T {
-    let (mut over, mut input) = (std::pin::pin!(over), std::pin::pin!(input));
+/// The end of a command's input is not its own; that of its channel is.
+async fn unless_closed<T>(
+    over: impl Future<Output = io::Result<T>>,
+    closed: impl Future<Output = ()>,
+) -> io::Result<T> {
     tokio::select! {
-        result = &mut over => return result,
-        () = &mut input => {}
+        result = over => result,
+        () = closed => Err(io::ErrorKind::ConnectionAborted.into()),
     }
-    over.await
 }
 
 /// Moves output until the process has ended and nobody holds its output any more, or says nothing more.

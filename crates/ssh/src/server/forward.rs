@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use super::backlog::{Backlog, Share};
 use super::pipe::{Streams, pipe};
 
 /// Places where one connection listens.
@@ -34,7 +35,7 @@ pub(super) enum Place {
 }
 
 /// The streams and listeners of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Forwards {
     streams: Streams,
     listeners: HashMap<Place, Vec<AbortHandle>>,
@@ -42,6 +43,11 @@ pub(super) struct Forwards {
 }
 
 impl Forwards {
+    pub fn new(backlog: Backlog) -> Forwards {
+        let (listeners, listening) = Default::default();
+        Forwards { streams: Streams::new(backlog), listeners, listening }
+    }
+
     /// Connects a channel to a port that the task can reach, and says whether it could.
     pub fn connect_port(&mut self, channel: Channel<Msg>, host: &str, port: u32, reply: ChannelOpenHandle) {
         let host = host.to_owned();
@@ -67,12 +73,13 @@ impl Forwards {
     ) where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
+        let share = self.streams.share();
         // Dropped, the reply is a refusal.
         self.streams.start(async move {
             match timeout(CONNECT, connecting).await {
                 Ok(Ok(socket)) => {
                     reply.accept().await;
-                    pipe(channel, socket).await;
+                    pipe(channel, socket, share).await;
                 }
                 Ok(Err(_)) | Err(_) => reply.reject(ChannelOpenFailure::ConnectFailed).await,
             }
@@ -165,7 +172,7 @@ async fn accept(at: Accepting, streams: Streams, handle: Handle) {
         };
         let came: io::Result<Came> = came.await;
         match came {
-            Ok(came) => streams.start(came.forward(handle.clone())),
+            Ok(came) => streams.start(came.forward(handle.clone(), streams.share())),
             Err(_) => tokio::time::sleep(BREATH).await,
         }
     }
@@ -178,18 +185,18 @@ enum Came {
 }
 
 impl Came {
-    async fn forward(self, handle: Handle) {
+    async fn forward(self, handle: Handle, share: Share) {
         match self {
             Came::Tcp { stream, from, address, port } => {
                 let (ip, from_port) = (from.ip().to_canonical().to_string(), from.port().into());
                 let opened = handle.channel_open_forwarded_tcpip(address, port, ip, from_port).await;
                 if let Ok(channel) = opened {
-                    pipe(channel, stream).await;
+                    pipe(channel, stream, share).await;
                 }
             }
             Came::Unix { stream, path } => {
                 if let Ok(channel) = handle.channel_open_forwarded_streamlocal(path).await {
-                    pipe(channel, stream).await;
+                    pipe(channel, stream, share).await;
                 }
             }
         }
