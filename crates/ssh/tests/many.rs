@@ -102,6 +102,11 @@ fn channels_and_variables_have_bounds() {
         channel.exec(false, "env | grep -c ^VARIABLE_").await.unwrap();
         assert_eq!(text(&finish(&mut channel).await.0), "256\n");
     });
+    block_on(async {
+        let peer = member(host.port).await;
+        let mut channel = exec(&peer, &format!(": {}", "x".repeat(200_000))).await;
+        assert_eq!(finish(&mut channel).await.1, Some(127));
+    });
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! SSH into tasks, with the host's ordinary OpenSSH client.
 
+mod terminal;
+
 use std::process::Command;
 
 use muster_testkit::{Home, wait_for};
@@ -7,7 +9,7 @@ use muster_testkit::{Home, wait_for};
 use crate::{home, until};
 
 /// A plain `ssh`, which reaches tasks through `muster ssh-proxy`.
-fn ssh(home: &Home, arguments: &[&str]) -> Command {
+pub(crate) fn ssh(home: &Home, arguments: &[&str]) -> Command {
     // The first use makes the key.
     home.run(["ssh-proxy", "task0.nobody"]);
     let proxy = format!("ProxyCommand='{}' ssh-proxy %h", env!("CARGO_BIN_EXE_muster"));

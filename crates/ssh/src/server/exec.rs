@@ -82,6 +82,7 @@ pub(super) fn start(
     handle: Handle,
     order: Order,
 ) -> (Control, impl Future<Output = ()> + Send + 'static) {
+    let length = order.line.as_ref().map_or(0, Vec::len);
     let started = Running::start(order);
     let control = started.as_ref().map_or_else(|_| Control::default(), |running| running.control());
     let pump = async move {
@@ -89,7 +90,7 @@ pub(super) fn start(
         let code = match started {
             Ok(running) => running.converse(channel).await.map_or(NOT_STARTED, code_of),
             Err(error) => {
-                let text = format!("muster ssh: the shell cannot be started: {error}\r\n");
+                let text = format!("muster ssh: the command cannot be started: {}\r\n", why(&error, length));
                 let _ = channel.make_writer_ext(Some(1)).write_all(text.as_bytes()).await;
                 NOT_STARTED
             }
@@ -115,7 +116,7 @@ impl Running {
         let command = shell::command(line.as_deref(), &variables, way, terminal.as_ref());
         let (child, pty) = match terminal {
             Some(Terminal { pty, pts, .. }) => {
-                let child = pty_process::Command::from(command).spawn(pts).map_err(io::Error::other)?;
+                let child = pty_process::Command::from(command).spawn(pts).map_err(pty::plain)?;
                 (child, Some(pty))
             }
             None => (piped(command)?, None),
@@ -215,6 +216,15 @@ async fn relay(
         }
     }
     ended.ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+}
+
+fn why(error: &io::Error, length: usize) -> String {
+    match error.kind() {
+        io::ErrorKind::ArgumentListTooLong => {
+            format!("its line has {length} bytes, which is more than the system takes; put it into a file")
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn code_of(status: ExitStatus) -> u32 {

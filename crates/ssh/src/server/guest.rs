@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Guest<S> {
     stream: S,
-    /// Comes when whoever serves it has let it go.
-    end: oneshot::Receiver<()>,
+    /// Comes when whoever serves it has let it go; then it is none.
+    end: Option<oneshot::Receiver<()>>,
     backlog: Backlog,
     pause: Option<Pin<Box<Sleep>>>,
     left: usize,
@@ -32,14 +32,16 @@ pub(super) struct Stay(#[expect(dead_code, reason = "it is dropped")] oneshot::S
 impl<S> Guest<S> {
     pub fn new(stream: S, backlog: Backlog) -> (Stay, Guest<S>) {
         let (stay, end) = oneshot::channel();
-        (Stay(stay), Guest { stream, end, backlog, pause: None, left: 0 })
+        (Stay(stay), Guest { stream, end: Some(end), backlog, pause: None, left: 0 })
     }
 
-    fn is_over(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match Pin::new(&mut self.end).poll(cx) {
-            Poll::Ready(_) => Err(io::ErrorKind::ConnectionAborted.into()),
-            Poll::Pending => Ok(()),
+    fn check_stay(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if let Some(end) = &mut self.end
+            && Pin::new(end).poll(cx).is_ready()
+        {
+            self.end = None;
         }
+        if self.end.is_some() { Ok(()) } else { Err(io::ErrorKind::ConnectionAborted.into()) }
     }
 
     /// What may be read now.
@@ -66,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.is_over(cx)?;
+        self.check_stay(cx)?;
         let most = ready!(self.poll_allowance(cx))?;
         if buf.remaining() <= most {
             let before = buf.filled().len();
@@ -85,16 +87,49 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.is_over(cx)?;
+        self.check_stay(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.is_over(cx)?;
+        self.check_stay(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_far_behind_is_read_slowly_and_then_not_at_all() {
+        let backlog = Backlog::default();
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let (stay, mut guest) = Guest::new(near, backlog.clone());
+        let mut bytes = vec![0; 8 * LITTLE];
+        far.write_all(&bytes.repeat(4)).await.unwrap();
+        let begun = Instant::now();
+        guest.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        let mut share = backlog.share();
+        share.add(20 << 20);
+        guest.read_exact(&mut bytes).await.unwrap();
+        assert!(begun.elapsed() >= 8 * PAUSE && begun.elapsed() < 10 * PAUSE, "{:?}", begun.elapsed());
+        share.remove(20 << 20, true);
+        let begun = Instant::now();
+        guest.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        share.add(100 << 20);
+        let error = guest.read_exact(&mut bytes).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+        drop(stay);
+        assert!(guest.write_all(b"late").await.is_err() && guest.read_exact(&mut bytes).await.is_err());
     }
 }

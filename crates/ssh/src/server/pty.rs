@@ -32,8 +32,8 @@ pub(super) struct Terminal {
 
 impl Terminal {
     pub fn open(term: &str, size: Size, modes: &[(Code, u32)]) -> io::Result<Terminal> {
-        let (pty, pts) = pty_process::open().map_err(io::Error::other)?;
-        pty.resize(size).map_err(io::Error::other)?;
+        let (pty, pts) = pty_process::open().map_err(plain)?;
+        pty.resize(size).map_err(plain)?;
         let mut termios = tcgetattr(&pts)?;
         // Everything is UTF-8 unless the peer says otherwise: not every client knows this mode.
         termios.input_modes.insert(InputModes::IUTF8);
@@ -44,6 +44,15 @@ impl Terminal {
         let path = rustix::pty::ptsname(&pty, Vec::new())?;
         let is_name = !term.is_empty() && term.len() <= MAX_TERM && !term.contains('\0');
         Ok(Terminal { pty, pts, term: is_name.then(|| term.to_owned()), path })
+    }
+}
+
+/// The error without its wrapping.
+pub(super) fn plain(error: pty_process::Error) -> io::Error {
+    match error {
+        pty_process::Error::Io(error) => error,
+        pty_process::Error::Rustix(error) => error.into(),
+        other => io::Error::other(other),
     }
 }
 
