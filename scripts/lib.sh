@@ -76,6 +76,8 @@ need_test_tools() {
     apt_need ssh openssh-client || die "ssh is not installed, with which tasks reach each other" "Debian: apt-get install openssh-client"
     apt_need vim vim || die "vim is not installed, which is started on a terminal of a task" "Debian: apt-get install vim"
     apt_need rsync rsync || die "rsync is not installed, with which tests copy files of tasks" "Debian: apt-get install rsync"
+    apt_need tmux tmux || die "tmux is not installed, which holds the sessions of tasks" "Debian: apt-get install tmux"
+    apt_need zsh zsh || die "zsh is not installed, which may be the shell of a session" "Debian: apt-get install zsh"
 }
 
 # venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is

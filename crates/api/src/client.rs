@@ -23,6 +23,7 @@ mod endpoint;
 mod error;
 mod operation;
 mod pieces;
+mod session;
 pub mod sse;
 mod stream;
 #[cfg(test)]

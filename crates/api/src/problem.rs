@@ -33,6 +33,8 @@ muster_model::catalogue! {
         NotFound = "not_found" => "Use an address of openapi.json; client and server may differ in version.",
         /// The server's disk is full.
         ServerDiskFull = "server_disk_full" => "Free space where the server keeps its data (`muster server status` says where), then try again.",
+        /// The session's shell has ended: it takes no more commands.
+        SessionOver = "session_over" => "Open it anew: `muster session open JOB --name NAME --fresh`, or `session run --fresh`.",
         /// The request is larger than the server takes.
         TooLarge = "too_large" => "Make it smaller: a job names its data, it does not contain it.",
         /// The bearer token is missing or wrong.
@@ -54,7 +56,11 @@ impl Code {
             Self::JobNotFound | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::TooLarge => 413,
-            Self::Ambiguous | Self::BundleIncomplete | Self::IdempotencyConflict | Self::InvalidState => 409,
+            Self::Ambiguous
+            | Self::BundleIncomplete
+            | Self::IdempotencyConflict
+            | Self::InvalidState
+            | Self::SessionOver => 409,
             Self::InvalidFields => 422,
             Self::Internal | Self::Unknown => 500,
             Self::Unavailable => 503,
@@ -77,6 +83,7 @@ impl Code {
             Self::MethodNotAllowed => "the method is not allowed",
             Self::NotFound => "not found",
             Self::ServerDiskFull => "the server's disk is full",
+            Self::SessionOver => "the session is over",
             Self::TooLarge => "too large",
             Self::Unauthorized => "not authorized",
             Self::Unavailable => "not available now",

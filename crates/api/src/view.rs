@@ -7,6 +7,7 @@ use muster_model::file::FileEntry;
 use muster_model::job::State;
 use muster_model::metrics::{DeviceUse, NodeUse, Usage};
 use muster_model::node::Device;
+use muster_model::session::{Session, SessionCommand};
 use muster_model::spec::JobSpec;
 use muster_model::task::{Address, Outputs, TaskPhase};
 use muster_model::{BundleId, ChunkId, CommandOn, Framework, JobId, NodeId, Reason, Timestamp};
@@ -519,6 +520,110 @@ pub struct SshQuery {
     pub task: Option<u32>,
     /// The public key that the caller will show, as a line of `authorized_keys`.
     pub key: String,
+}
+
+/// Which task's sessions.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct SessionsQuery {
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+}
+
+/// `PUT /jobs/{job}/sessions/{name}`: how to open a session.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenSession {
+    /// End the shell that the session has, or had, and begin with a new one.
+    #[serde(default)]
+    pub fresh: bool,
+}
+
+/// The sessions of a task.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SessionList {
+    /// By name.
+    pub items: Vec<Session>,
+}
+
+/// `POST …/sessions/{name}/commands`: what its shell is to run.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunCommand {
+    /// As one would type it; it may have many lines.
+    pub command: String,
+}
+
+/// The last commands of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CommandList {
+    /// By number.
+    pub items: Vec<SessionCommand>,
+}
+
+/// How to look at a command.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct CommandQuery {
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// Answer when it is over, or after so many seconds, 50 at most; at once when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(maximum = 50)]
+    pub wait: Option<u32>,
+}
+
+/// Which of a command's output to send.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OutputQuery {
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// From this byte on.
+    #[serde(default)]
+    pub offset: u64,
+    /// Also what comes until the command is over.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// `POST …/sessions/{name}/signal`: what to send to what runs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendSignal {
+    /// Its name, with or without `SIG`; `INT`, as Ctrl-C, when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+}
+
+/// At whose terminal to sit down, and with one of what size.
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AttachQuery {
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// How wide the caller's terminal is.
+    #[serde(default = "usual_columns")]
+    pub columns: u16,
+    /// How high.
+    #[serde(default = "usual_rows")]
+    pub rows: u16,
+}
+
+const fn usual_columns() -> u16 {
+    80
+}
+
+const fn usual_rows() -> u16 {
+    24
 }
 
 /// A job's files.

@@ -24,6 +24,12 @@ fn main() -> ExitCode {
             Some(file) => muster_agent::processes::run(Path::new(&file)),
             None => ExitCode::from(2),
         },
+        Some(word) if word == "pour" => {
+            match (words.next(), words.next().and_then(|number| number.into_string().ok())) {
+                (Some(dir), Some(number)) => muster_inside::pour(Path::new(&dir), &number),
+                _ => ExitCode::from(2),
+            }
+        }
         Some(word) if word == "inside" => inside::run(&words.collect::<Vec<_>>()),
         _ => {
             let hooks = Hooks {

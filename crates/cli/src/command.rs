@@ -19,6 +19,7 @@ pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod server;
+pub(crate) mod session;
 pub(crate) mod show;
 pub(crate) mod ssh_proxy;
 mod state;

@@ -10,7 +10,7 @@ use muster_api::model::node::Device;
 
 use crate::command::{
     clone, completion, config, doctor, events, exit_codes, explain, files, gc, get, init, logs, nodes, ps,
-    rm, run, server, show, ssh_proxy, stop, submit, version, wait, why,
+    rm, run, server, session, show, ssh_proxy, stop, submit, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -120,6 +120,7 @@ enum Command {
     Logs(logs::Args),
     Files(files::Args),
     Get(get::Args),
+    Session(session::Args),
     Events(events::Args),
     Wait(wait::Args),
     Stop(stop::Args),
@@ -182,6 +183,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Logs(args) => block_on(logs::run(&args)),
         Command::Files(args) => block_on(files::run(&args)),
         Command::Get(args) => block_on(get::run(&args)),
+        Command::Session(args) => block_on(session::run(&args)),
         Command::Events(args) => block_on(events::run(&args)),
         Command::Wait(args) => block_on(wait::run(&args)),
         Command::Stop(args) => block_on(stop::run(&args)),
@@ -315,6 +317,7 @@ mod tests {
         logs: Show what a job's tasks have written
         files: List the files of a job's task
         get: Copy files or directories of a job's task here
+        session: Run commands in shells of a task that keep directory and variables
         events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over
         stop: Stop jobs

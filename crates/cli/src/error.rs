@@ -51,6 +51,7 @@ impl Kind {
             | Code::InvalidState
             | Code::JobNotFound
             | Code::NotFound
+            | Code::SessionOver
             | Code::TooLarge
             | Code::Unauthorized => Self::Input,
             Code::BundleIncomplete

@@ -1,6 +1,7 @@
 //! One call, from its first line on.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_link::control::{self, Received};
@@ -11,6 +12,8 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::session::{Sessions, wire};
+
 /// The agent says at once what a call is for.
 const FIRST_LINE: Duration = Duration::from_secs(10);
 
@@ -18,12 +21,13 @@ const FIRST_LINE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct House {
     ssh: Server,
+    sessions: Arc<Sessions>,
 }
 
 impl House {
-    pub(crate) fn new() -> Result<House, keys::Error> {
+    pub(crate) fn new(sessions: Sessions) -> Result<House, keys::Error> {
         // Whoever comes this way was brought here by the server, and knows where by that: any key will do.
-        Ok(House { ssh: Server::new(keys::random()?) })
+        Ok(House { ssh: Server::new(keys::random()?), sessions: Arc::new(sessions) })
     }
 }
 
@@ -39,6 +43,7 @@ pub(crate) async fn answer(stream: UnixStream, house: House) -> io::Result<()> {
             }
             Err(error) => say(&mut stream, &refused("invalid", format!("key: {error}"))).await,
         },
+        Some(Received::Message(Call::Session { ask })) => wire::answer(stream, &house.sessions, ask).await,
         Some(Received::Unknown { .. }) => {
             let message = "this node's version does not know such a call; upgrade its agent";
             say(&mut stream, &refused("unsupported", message.to_owned())).await

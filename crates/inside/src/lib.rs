@@ -10,6 +10,8 @@
 #![warn(missing_docs)]
 
 mod call;
+mod descriptor;
+mod session;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,6 +24,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
 use self::call::House;
+use self::session::Sessions;
+pub use self::session::pour::run as pour;
 
 /// Calls at once; whoever comes beyond that waits at the door.
 const MAX_CALLS: usize = 1024;
@@ -59,7 +63,7 @@ pub async fn run(dir: &Path, sockets: Sockets) -> Result<(), Error> {
     let door = std::os::unix::net::UnixListener::from(sockets.door);
     let door = UnixListener::from_std(door).map_err(cannot("the door"))?;
     let gang = sockets.gang.map(|gang| TcpListener::from_std(gang.into())).transpose();
-    let house = House::new()?;
+    let house = House::new(Sessions::take_up(dir).await)?;
     match gang.map_err(cannot("the gang's socket"))? {
         Some(gang) => {
             let secret = Gang::secret(&dir.join("ssh")).map_err(cannot("the gang's secret"))?;

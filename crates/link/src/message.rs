@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use muster_model::launch::{LaunchFile, Peers, Surroundings, Work};
 use muster_model::metrics::Sample;
 use muster_model::node::{Account, Capacity};
+use muster_model::session::{Session, SessionCommand};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
@@ -331,6 +332,124 @@ pub enum Call {
         /// The one key that is let in: a line as in `authorized_keys`.
         key: String,
     },
+    /// For its sessions. After [`Called::Open`] comes one line, [`SessionAnswer`], and what that says.
+    Session {
+        /// What is asked.
+        ask: SessionAsk,
+    },
+}
+
+/// What is asked of a task's sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum SessionAsk {
+    /// Which there are.
+    List,
+    /// One of them.
+    Show {
+        /// Which.
+        name: String,
+    },
+    /// Open one, unless it is open.
+    Open {
+        /// Its name.
+        name: String,
+        /// With a new shell, also if one is there.
+        fresh: bool,
+    },
+    /// End its shell, and remove what is left of its commands.
+    Remove {
+        /// Which.
+        name: String,
+    },
+    /// Give it a command, behind those that it has.
+    Run {
+        /// Which.
+        name: String,
+        /// What its shell is to run.
+        text: String,
+        /// Repeating a request with the same key gives the command once.
+        key: Option<String>,
+    },
+    /// The last of its commands.
+    Commands {
+        /// Which.
+        name: String,
+    },
+    /// How a command is.
+    Command {
+        /// Which session.
+        name: String,
+        /// Which of its commands.
+        number: u32,
+        /// Answer when it is over, or after this time.
+        wait_ms: u64,
+    },
+    /// What a command has written.
+    Output {
+        /// Which session.
+        name: String,
+        /// Which of its commands.
+        number: u32,
+        /// From here on.
+        offset: u64,
+        /// Until it is over.
+        follow: bool,
+    },
+    /// Send a signal to what runs in it.
+    Signal {
+        /// Which session.
+        name: String,
+        /// Its number.
+        signal: i32,
+    },
+    /// Sit down at its terminal. What comes are bytes of the terminal; what goes are records: a kind
+    /// ([`TYPED`], [`RESIZED`]), the length of what follows (2 bytes, little endian), and that.
+    Attach {
+        /// Which.
+        name: String,
+        /// How wide the caller's terminal is.
+        columns: u16,
+        /// How high.
+        rows: u16,
+    },
+}
+
+/// A record of an attached terminal: bytes that were typed.
+pub const TYPED: u8 = 0;
+/// A record of an attached terminal: its width and height, 2 bytes each, little endian.
+pub const RESIZED: u8 = 1;
+
+/// The answer to a [`SessionAsk`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum SessionAnswer {
+    /// All of them.
+    Sessions {
+        /// By name.
+        items: Vec<Session>,
+    },
+    /// One.
+    Session {
+        /// As it is now.
+        session: Session,
+    },
+    /// Its commands.
+    Commands {
+        /// By number.
+        items: Vec<SessionCommand>,
+    },
+    /// One.
+    Command {
+        /// As it is now.
+        command: SessionCommand,
+    },
+    /// Bytes follow, in pieces: the length of each (4 bytes, little endian) and its bytes. One of length 0 is the end.
+    Output,
+    /// The terminal follows.
+    Attached,
+    /// It is done.
+    Done,
 }
 
 /// The answer to a [`Call`].

@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod node;
 pub mod quantity;
 pub mod reason;
+pub mod session;
 pub mod spec;
 pub mod task;
 

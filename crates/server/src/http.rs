@@ -15,6 +15,7 @@ mod log;
 mod metrics;
 mod node;
 mod server;
+mod session;
 mod sse;
 
 use std::sync::Arc;
@@ -67,6 +68,13 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(file::list))
         .routes(routes!(file::content))
         .routes(routes!(call::ssh))
+        .routes(routes!(session::list))
+        .routes(routes!(session::show, session::open, session::remove))
+        .routes(routes!(session::run, session::commands))
+        .routes(routes!(session::command))
+        .routes(routes!(session::output))
+        .routes(routes!(session::signal))
+        .routes(routes!(session::attach))
         .routes(routes!(metrics::of_job))
         .routes(routes!(node::list))
         .routes(routes!(metrics::of_node))

@@ -28,6 +28,8 @@ pub(super) struct Door {
     sockets: Vec<OwnedFd>,
     inside: Option<Pid>,
     not_before: Option<Instant>,
+    /// It died while the task had sessions, whose commands wait for another one.
+    is_missed: bool,
 }
 
 impl Door {
@@ -49,7 +51,7 @@ impl Door {
             listener.set_nonblocking(true)?;
             sockets.push(listener.into());
         }
-        Ok(Door { sockets, inside: None, not_before: None })
+        Ok(Door { sockets, inside: None, not_before: None, is_missed: false })
     }
 
     /// What to watch: nothing as long as someone answers.
@@ -63,8 +65,14 @@ impl Door {
         self.not_before.filter(|at| self.inside.is_none() && *at > now)
     }
 
-    /// Someone has come: have them answered.
+    /// Whether it is time to have the door answered though nobody has come.
+    pub(super) fn is_missed(&self, now: Instant) -> bool {
+        self.is_missed && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// Someone has come, or is missed: have the door answered.
     pub(super) fn on_caller(&mut self, dir: &Path, launch: &Launch) {
+        self.is_missed = false;
         self.not_before = Some(Instant::now() + PAUSE);
         match self.start(dir, launch) {
             Ok(pid) => self.inside = Some(pid),
@@ -82,9 +90,10 @@ impl Door {
     }
 
     /// A child has ended: perhaps that one.
-    pub(super) fn on_child_ended(&mut self, pid: Pid) {
+    pub(super) fn on_child_ended(&mut self, pid: Pid, dir: &Path) {
         if self.inside == Some(pid) {
             self.inside = None;
+            self.is_missed = dir.join("sessions").exists();
         }
     }
 }

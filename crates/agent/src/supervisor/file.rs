@@ -6,6 +6,7 @@
 //! | `processes.json` | supervisor, before the command | what a task with several processes runs |
 //! | `door` | a socket of the supervisor | by which people come into the task |
 //! | `inside.log` | who answers there | its troubles |
+//! | `sessions/` | who answers there | shells that keep their state, and their commands |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
 //! | `stop.json` | agent | that a stop was asked for, also to a supervisor that does not listen yet |
 //! | `supervisor.log` | supervisor | its own troubles. It is locked as long as a supervisor lives |

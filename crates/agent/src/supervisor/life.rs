@@ -204,7 +204,7 @@ impl Life {
         if turn.child_ended {
             self.reap();
         }
-        if turn.called {
+        if turn.called || self.stop.is_none() && self.door.is_missed(Instant::now()) {
             self.has_children = true;
             self.door.on_caller(&self.dir, &self.launch);
         }
@@ -321,7 +321,7 @@ impl Life {
     }
 
     fn on_child_ended(&mut self, pid: Pid, status: WaitStatus) {
-        self.door.on_child_ended(pid);
+        self.door.on_child_ended(pid, &self.dir);
         if self.running.as_ref().is_none_or(|running| running.pid != pid || running.status.is_some()) {
             return;
         }

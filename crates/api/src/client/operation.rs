@@ -204,11 +204,11 @@ fn metrics_pairs(query: &MetricsQuery) -> [(&'static str, Option<String>); 2] {
     [("since", query.since.clone()), ("limit", query.limit.map(|limit| limit.to_string()))]
 }
 
-fn job_path(selector: &str, rest: &str) -> String {
+pub(super) fn job_path(selector: &str, rest: &str) -> String {
     format!("/jobs/{}{rest}", percent_encoded(selector))
 }
 
-fn with_query(path: &str, pairs: &[(&str, Option<String>)]) -> String {
+pub(super) fn with_query(path: &str, pairs: &[(&str, Option<String>)]) -> String {
     let mut whole = path.to_owned();
     for (name, value) in pairs {
         if let Some(value) = value {
@@ -220,7 +220,7 @@ fn with_query(path: &str, pairs: &[(&str, Option<String>)]) -> String {
 }
 
 /// Whatever a user types as a selector stays one segment of the path.
-fn percent_encoded(text: &str) -> String {
+pub(super) fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') {

@@ -89,6 +89,7 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["logs", "last"],
         &["files", "last"],
         &["get", "last", "-o", "here"],
+        &["session", "ls", "last"],
         &["gc"],
         &["events", "last"],
         &["events"],

@@ -22,6 +22,7 @@ mod retry;
 mod run;
 mod selector;
 mod server;
+mod session;
 mod snapshot;
 mod ssh;
 mod ssh_files;

@@ -213,7 +213,7 @@ fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> 
 }
 
 /// A text that nobody has used before: the job is made once, however often its request is repeated.
-fn idempotency_key() -> Result<String, Error> {
+pub(super) fn idempotency_key() -> Result<String, Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {
         Error::new(Code::SystemFailed, format!("the system gives no random numbers: {error}"))

@@ -42,7 +42,7 @@ pub(super) async fn ssh(
     Ok(connect(shared, upgrade, stream))
 }
 
-fn upgradable(
+pub(super) fn upgradable(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<WebSocketUpgrade, Problem> {
     upgrade.map_err(|rejection| Problem::new(Code::InvalidRequest, rejection.body_text()))
@@ -65,6 +65,12 @@ pub(super) async fn call(shared: &Shared, place: &Place, call: Call) -> Result<B
             "not_running" => Err(Problem::new(Code::InvalidState, message)
                 .hint(format!("only a running task can be reached; `muster show {job}` says how it is"))),
             "invalid" => Err(Problem::new(Code::InvalidRequest, message)),
+            "not_found" => Err(Problem::new(Code::NotFound, message)
+                .hint(format!("`muster session ls {job}` lists the sessions of its tasks"))),
+            "session_over" => Err(Problem::new(Code::SessionOver, message).hint(
+                "open it anew with `--fresh`; `muster session output` still shows what its commands wrote",
+            )),
+            "full" => Err(Problem::new(Code::InvalidState, message)),
             _ => Err(Problem::new(Code::Unavailable, message)),
         },
         Ok((Some(Received::Unknown { .. }) | None, _)) => {
@@ -80,7 +86,11 @@ pub(super) async fn call(shared: &Shared, place: &Place, call: Call) -> Result<B
 }
 
 /// Moves bytes between a client and a task until either has had enough.
-fn connect(shared: Arc<Shared>, upgrade: WebSocketUpgrade, mut stream: BufReader<Stream>) -> Response {
+pub(super) fn connect(
+    shared: Arc<Shared>,
+    upgrade: WebSocketUpgrade,
+    mut stream: BufReader<Stream>,
+) -> Response {
     // A caller is a visitor for as long as the call lasts.
     let visit = Visit::begin(shared.clone());
     upgrade.on_upgrade(async move |socket| {

@@ -86,6 +86,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
     }
 }
 
+/// Several parts of the path; those that cannot be read are answered with a problem.
+pub(crate) struct Segments<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let read: Result<Path<T>, PathRejection> = Path::from_request_parts(parts, state).await;
+        read.map(|Path(values)| Self(values))
+            .map_err(|rejection| Failure(Problem::new(Code::InvalidRequest, rejection.body_text())))
+    }
+}
+
 /// A JSON body that may be absent.
 pub(crate) fn optional<T: DeserializeOwned + Default>(bytes: &Bytes) -> Result<T, Failure> {
     if bytes.is_empty() {

@@ -177,7 +177,7 @@ async fn entries(mut stream: BufReader<Stream>) -> io::Result<FileList> {
 
 /// The pieces a node sends, until the one that says that it was the last. An error aborts the reply, so that nobody takes a
 /// part for the whole.
-fn pieces(stream: BufReader<Stream>) -> Body {
+pub(super) fn pieces(stream: BufReader<Stream>) -> Body {
     Body::from_stream(stream::try_unfold(stream, |mut stream| async move {
         let length = stream.read_u32_le().await? as usize;
         if length > MAX_PIECE {

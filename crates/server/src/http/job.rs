@@ -152,7 +152,7 @@ async fn check_source(shared: &Arc<Shared>, source: Option<&Source>) -> Result<(
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| !key.is_empty() && key.len() <= MAX_KEY);
     let problem = || {
