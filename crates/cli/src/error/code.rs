@@ -18,8 +18,8 @@ muster_api::model::catalogue! {
         ClientInternal = "client_internal" => "Report it, with the command line and the version (`muster version`).",
         /// The shell of a session ended before the command did, or before it could begin.
         CommandLost = "command_lost" => "Open the session anew with --fresh; `muster session output` shows what the command wrote.",
-        /// The session was given no such command.
-        CommandNotFound = "command_not_found" => "`muster session ls JOB --name NAME` lists a session's commands.",
+        /// The session was given no command yet.
+        SessionUnused = "session_unused" => "Give it one: `muster session run JOB -- COMMAND`; `muster session ls JOB` lists the sessions.",
         /// A word of the command is not valid UTF-8, and a job is stored as text.
         CommandNotUtf8 = "command_not_utf8" => "Rename the file that it names, or call it from a script.",
         /// The job's code was in no git repository with a commit, so that there is nothing to compare it with.
@@ -98,7 +98,7 @@ impl Code {
             Self::BundleFileChanges
             | Self::BundleFileUnreadable
             | Self::BundleNameInvalid
-            | Self::CommandNotFound
+            | Self::SessionUnused
             | Self::CommandNotUtf8
             | Self::CommitUnknown
             | Self::ConfigInvalid

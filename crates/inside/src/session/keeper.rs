@@ -16,8 +16,10 @@ use crate::complain;
 
 /// How often to look whether a shell is still itself, and whether it is in the foreground: the kernel tells nobody.
 const LOOK: Duration = Duration::from_millis(500);
-/// The same while a command waits for a terminal that something else has.
-const LOOK_OFTEN: Duration = Duration::from_millis(50);
+/// The same while a command waits for a terminal that something else has: at first it is the shell's own way back to its prompt.
+const LOOK_OFTEN: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(100)];
+/// How long that may take.
+const WAY_BACK: Duration = Duration::from_secs(1);
 /// The same without a command. It need not be at all: whatever matters is told.
 const AT_REST: Duration = Duration::from_secs(60);
 /// After this time a line is typed again. A shell that was starting may not have got it; one that did ignores the second.
@@ -82,7 +84,8 @@ impl Keeper {
         // that has just ended our own command is on its way to its prompt.
         let is_next = before.is_some_and(|before| before + 1 == number);
         if look.foreground != self.shell.pid() && !is_next {
-            return Turn::Wait(LOOK_OFTEN);
+            let is_back_soon = self.typed.is_some_and(|(_, at)| at.elapsed() < WAY_BACK);
+            return Turn::Wait(LOOK_OFTEN[usize::from(!is_back_soon)]);
         }
         if self.typed.is_some_and(|(typed, at)| typed == number && at.elapsed() < AGAIN) {
             return Turn::Wait(AGAIN);

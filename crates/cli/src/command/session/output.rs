@@ -115,7 +115,7 @@ async fn number(way: &Session, which: &Which, number: Option<u32>) -> Result<u32
         way.call(async |client| client.session(which.job(), &which.name, &which.query()).await).await?;
     if session.last == 0 {
         let message = format!("session {} of {} was given no command yet", which.name, which.target);
-        return Err(Error::new(Code::CommandNotFound, message));
+        return Err(Error::new(Code::SessionUnused, message));
     }
     Ok(session.last)
 }
