@@ -26,8 +26,9 @@ use self::wire::{MAX_PACKET, Malformed};
 const BATCH_BYTES: usize = 1024 * 1024;
 /// Answers that are made before those ahead of them are sent.
 const AHEAD_BYTES: usize = 4 * 1024 * 1024;
-/// Requests that are taken before those ahead of them are answered.
-const INBOX_BYTES: usize = 4 * 1024 * 1024;
+/// Requests that are taken before those ahead of them are answered. OpenSSH has 16 MiB of a file on its way at most, so a disk that
+/// hangs holds up this session and never its connection.
+const INBOX_BYTES: usize = 20 * 1024 * 1024;
 /// The same while answers wait for the client: what it takes to read 250 GB that were asked for at once.
 const INBOX_MAX: usize = 256 * 1024 * 1024;
 

@@ -152,13 +152,7 @@ impl Files {
             Request::SetStat { path, attributes } => set(path, attributes)?,
             Request::LinkSetStat { path, attributes } => set_link(path, attributes)?,
             Request::HandleSetStat { handle, attributes } => set_file(self.file(handle)?, attributes)?,
-            Request::Remove(path) => {
-                // Of a directory the system says here that this is not permitted, which is not the reason.
-                rustix::fs::unlink(path).map_err(|error| match error {
-                    Errno::PERM if is_dir(path) => Errno::ISDIR,
-                    error => error,
-                })?;
-            }
+            Request::Remove(path) => rustix::fs::unlink(path)?,
             Request::MakeDir { path, attributes } => {
                 let mode = attributes.mode.map_or(0o777, |mode| mode & MODE_BITS);
                 fs::DirBuilder::new().mode(mode).create(path)?;
@@ -255,10 +249,6 @@ fn index(handle: &[u8]) -> Result<usize, Refusal> {
 fn ids(list: &[u8]) -> impl Iterator<Item = u32> {
     let mut fields = Fields::of(list);
     std::iter::from_fn(move || fields.u32().ok())
-}
-
-fn is_dir(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|of| of.is_dir())
 }
 
 fn open(path: &Path, flags: Flags, attributes: Attributes) -> io::Result<File> {
