@@ -4,12 +4,15 @@
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod host;
+mod peer;
 
 use std::process::Stdio;
 
 use muster_testkit::{Terminal, is_alive, wait_for};
+use russh::{ChannelMsg, Sig};
 
 use self::host::{Host, NAME, noise, read, text};
+use self::peer::{block_on, exec, finish, member};
 
 /// `ssh` on a terminal of its own, with everything typed going to the other side.
 fn terminal(host: &Host, arguments: &[&str]) -> Terminal {
@@ -196,4 +199,49 @@ fn the_end_of_input_is_typed() {
     drop(stdin);
     let done = child.wait_with_output().unwrap();
     assert!(text(&done.stdout).ends_with("a line\r\nand a pieceover\r\n"), "{done:?}");
+}
+
+#[test]
+fn signals_reach_a_command_and_on_a_terminal_whoever_has_it() {
+    let host = Host::start();
+    let sleep = "sh -c 'echo ready; exec sleep 1000'";
+    block_on(async {
+        let peer = member(host.port).await;
+        let mut piped = exec(&peer, &format!("trap 'echo caught' USR1; {sleep}; echo on; sleep 1000")).await;
+        for (word, signal) in [("ready\n", Sig::USR1), ("caught\non\n", Sig::TERM)] {
+            let mut said = String::new();
+            while said != word {
+                if let Some(ChannelMsg::Data { data }) = piped.wait().await {
+                    said += &text(&data);
+                }
+            }
+            piped.signal(signal).await.unwrap();
+        }
+        assert_eq!(finish(&mut piped).await.1, Some(143));
+        let mut terminal = peer.channel_open_session().await.unwrap();
+        terminal.request_pty(false, "xterm", 80, 24, 640, 480, &[]).await.unwrap();
+        // The shell is not in the foreground, and lives to tell.
+        terminal.exec(false, format!("set -m; {sleep}; echo was $?; exit 4")).await.unwrap();
+        while !matches!(terminal.wait().await, Some(ChannelMsg::Data { data }) if text(&data).contains("ready"))
+        {
+        }
+        terminal.signal(Sig::USR1).await.unwrap();
+        let (output, status) = finish(&mut terminal).await;
+        assert!(text(&output).contains("was 138") && status == Some(4), "{}: {status:?}", text(&output));
+    });
+}
+
+#[test]
+fn what_was_sent_before_a_channel_is_closed_arrives() {
+    let host = Host::start();
+    block_on(async {
+        let peer = member(host.port).await;
+        let channel = exec(&peer, &format!("cat > '{}'; echo > '{}'", host.at("got"), host.at("over"))).await;
+        channel.data_bytes(vec![b'x'; 1_000_000]).await.unwrap();
+        channel.close().await.unwrap();
+        // The connection goes on, and so does the command.
+        let line = format!("until [ -s '{}' ]; do sleep 0.01; done", host.at("over"));
+        assert_eq!(finish(&mut exec(&peer, &line).await).await.1, Some(0));
+    });
+    assert_eq!(read(&host.path("got")).len(), 1_000_000);
 }
