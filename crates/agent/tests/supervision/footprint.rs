@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::harness::Plan;
 
 /// The sum of a field of `/proc/PID/smaps`, in kilobytes.
-fn memory(pid: u32, field: &str) -> u64 {
+pub fn memory(pid: u32, field: &str) -> u64 {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let values = maps.lines().filter_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     values.map(|value| value.trim().trim_end_matches(" kB").parse::<u64>().unwrap()).sum()
