@@ -4,7 +4,6 @@ mod command;
 mod deepspeed;
 mod horovod;
 mod hostfile;
-
 mod jax;
 mod mindspore;
 mod mpi;

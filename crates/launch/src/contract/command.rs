@@ -61,19 +61,20 @@ pub(super) fn is_single(command: &Command, launcher: Option<Launcher>) -> bool {
     launcher.is_none() && !SHELLS.contains(&program) && !program.ends_with(".sh")
 }
 
-/// The words as they were typed, also those in a line for the shell: good enough to see which flags are there.
+/// The words as they were typed, also those in a line for a shell: good enough to see which flags are there.
 pub(super) fn typed(command: &Command) -> Vec<String> {
-    match command {
-        Command::Argv(argv) => argv.clone(),
-        Command::Shell(line) => line.split_whitespace().map(str::to_owned).collect(),
-    }
+    let argv = match command {
+        Command::Argv(argv) => argv.as_slice(),
+        Command::Shell(line) => std::slice::from_ref(line),
+    };
+    argv.iter().flat_map(|word| word.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// A launcher's command line.
+/// A launcher's command line. One that is hidden in a script for a shell is left as it is.
 #[derive(Debug)]
 pub(super) struct Launch<'a> {
     argv: &'a [String],
-    /// Where its own flags begin.
+    /// Where its own flags begin; behind the last word if it is not among them.
     begin: usize,
     /// Where they end at the latest: at the program that it starts.
     end: usize,
@@ -83,7 +84,7 @@ pub(super) struct Launch<'a> {
 impl<'a> Launch<'a> {
     /// Finds the launcher among the words.
     pub fn of(argv: &'a [String], launcher: Launcher) -> Self {
-        let begin = begin(argv, launcher).unwrap_or(argv.len().min(1));
+        let begin = begin(argv, launcher).unwrap_or(argv.len());
         let program = |word: &String| word.ends_with(".py") || is_python(word) || word == "--";
         let end = argv[begin..].iter().position(program).map_or(argv.len(), |end| begin + end);
         Self { argv, begin, end, more: Vec::new() }
@@ -114,6 +115,9 @@ impl<'a> Launch<'a> {
 
     /// The words with the flags that were added.
     pub fn words(&self) -> Vec<String> {
+        if self.begin == self.argv.len() {
+            return self.argv.to_vec();
+        }
         let (before, after) = self.argv.split_at(self.begin);
         before.iter().chain(&self.more).chain(after).cloned().collect()
     }
@@ -178,6 +182,18 @@ mod tests {
         }
         for line in ["python", "python -u", "pythonic x.py", "./train x.py", "python -m"] {
             assert_eq!(python(&words(line)), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_launcher_in_a_script_for_a_shell_is_left_as_it_is() {
+        for launcher in [Launcher::Horovodrun, Launcher::Mpirun, Launcher::Accelerate] {
+            let argv = ["sh", "-c", "cd ~ && horovodrun -p 22 x; mpirun x; accelerate launch x"].map(str::to_owned);
+            let mut launch = Launch::of(&argv, launcher);
+            launch.add("-np", &[], 2).switch("--multi_gpu");
+            assert_eq!(launch.words(), argv);
+            assert!(launch.program().is_empty());
+            assert!(Launch::of(&typed(&Command::Argv(argv.to_vec())), Launcher::Horovodrun).gives(&["p"]));
         }
     }
 
