@@ -19,7 +19,6 @@ mod far_end;
 mod files;
 mod identity;
 mod machine;
-mod memory;
 mod metrics;
 mod network;
 mod options;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
+use crate::Options;
 use crate::identity::{self, Agent};
 use crate::service::{End, Service};
-use crate::{Options, memory};
 
 /// Another agent holds the directory. Not a failure: whoever started this one has an agent.
 pub const EXIT_ALREADY_RUNNING: u8 = 75;
@@ -57,7 +57,7 @@ pub fn run(mut options: Options) -> ExitCode {
 }
 
 fn serve(options: &Options) -> Result<(), Error> {
-    memory::share_heap();
+    muster_link::memory::share_heap();
     let mut agent = identity::take(&options.dir)?;
     loop {
         match serve_once(options, &agent)? {

@@ -38,7 +38,7 @@ use crate::identity::{Agent, Identity};
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
-use crate::{Options, Overlays, device, disk, machine, memory, overlay, start};
+use crate::{Options, Overlays, device, disk, machine, overlay, start};
 
 use hands::{Hands, Report};
 use life::Outcome;
@@ -244,7 +244,7 @@ impl Service {
             Event::Nothing => {}
             Event::Quiet => {
                 self.tidy_at = None;
-                memory::give_back();
+                muster_link::memory::give_back();
             }
             Event::Broke => return Some(End::Broken),
             Event::Terminate => {

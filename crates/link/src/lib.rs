@@ -11,6 +11,7 @@ pub mod control;
 pub mod dial;
 pub mod frame;
 pub mod log;
+pub mod memory;
 pub mod message;
 pub mod session;
 pub mod unix;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_link::memory;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
             let latest = Instant::now() + LATEST;
             let quiet = || latest.min(Instant::now() + QUIET);
             while Instant::now() < latest && timeout_at(quiet(), happens(&shared, &mut news)).await.is_ok() {}
-            give_back();
+            memory::give_back();
         }
     };
     tokio::select! {
@@ -46,26 +47,8 @@ const SPARE: i32 = 32 << 20;
 /// Longer pieces of memory come from the system, and go back to it. Chunks and what they are received into are shorter.
 const LARGE: i32 = 4 << 20;
 
-/// Keeps the allocator from making a heap for each thread, of which many are idle most of the time, and from giving back
-/// what will be needed in a moment. There is one heap, since only that one's end can be given back when asked for.
-/// Called before there are threads: one that is there already has a heap of its own, and keeps it.
+/// One heap, and one that does not give back what will be needed in a moment. Called before there are threads.
 pub fn share_heap() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[expect(unsafe_code, reason = "the allocator has no other interface")]
-    // SAFETY: it takes no pointer, and changes only how later allocations are made.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE);
-    }
-}
-
-/// Gives back what is not used. Takes a moment, so it is for when nothing else is to be done.
-pub(crate) fn give_back() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[expect(unsafe_code, reason = "the allocator has no other interface")]
-    // SAFETY: it takes no pointer, and touches only memory that nobody has.
-    unsafe {
-        libc::malloc_trim(0);
-    }
+    memory::share_heap();
+    memory::keep(SPARE, LARGE);
 }
