@@ -1,5 +1,7 @@
 //! Programs and modules that tasks are given in front of the real ones, where these would not do what a platform's did.
 
+use muster_model::launch::NEXT_ON_PATH;
+
 use crate::Part;
 
 const BIN: &str = "/muster/bin";
@@ -28,7 +30,7 @@ pub(crate) fn sitecustomize(part: &mut Part) {
 fn program(part: &mut Part, name: &str, content: &str) {
     let path = format!("{BIN}/{name}");
     if !part.has(&path) {
-        part.program(path, content);
+        part.program(path, content.replace("@NEXT@\n", NEXT_ON_PATH));
     }
     part.front("PATH", BIN);
 }

@@ -37,6 +37,21 @@ impl Process {
     }
 }
 
+/// A function for a script in `sh` that stands in front of another program of its name: `next NAME` prints where the shell
+/// finds that program when it passes over the script's own folder, and fails where there is none.
+pub const NEXT_ON_PATH: &str = r#"next() (
+    own="$(cd "${0%/*}" && pwd)"
+    rest=
+    IFS=:
+    set -f
+    for folder in $PATH; do
+        [ "$folder" = "$own" ] || rest="${rest:+$rest:}$folder"
+    done
+    PATH="$rest"
+    command -v "$1"
+)
+"#;
+
 /// A file that a launch contract has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchFile {

@@ -6,19 +6,11 @@ case "${1:-}" in
 *.sh) [ -f "$1" ] && exec bash "$@" ;;
 esac
 
-own="$(cd "$(dirname "$0")" && pwd)"
-name="$(basename "$0")"
-rest=
-old_ifs="$IFS"
-IFS=:
-for folder in $PATH; do
-    [ "$folder" = "$own" ] || rest="${rest:+$rest:}$folder"
-done
-IFS="$old_ifs"
-
+@NEXT@
+name="${0##*/}"
 # Debian has no `python`, only `python3`.
-if ! found="$(PATH="$rest" command -v "$name" || PATH="$rest" command -v python3)"; then
-    echo "$name: not found on PATH ($rest); install Python, or activate the environment that has it before submitting" >&2
+if ! found="$(next "$name" || next python3)"; then
+    echo "$name: not found on PATH ($PATH); install Python, or activate the environment that has it before submitting" >&2
     exit 127
 fi
 exec "$found" "$@"

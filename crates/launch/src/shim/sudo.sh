@@ -2,15 +2,8 @@
 # Becomes root by the real sudo where that asks for no password; otherwise the command runs as the task's own account, which
 # is as far as a task can go.
 
-own="$(cd "$(dirname "$0")" && pwd)"
-rest=
-old_ifs="$IFS"
-IFS=:
-for folder in $PATH; do
-    [ "$folder" = "$own" ] || rest="${rest:+$rest:}$folder"
-done
-IFS="$old_ifs"
-if [ "$(id -u)" != 0 ] && real="$(PATH="$rest" command -v sudo)" && "$real" -n true 2>/dev/null; then
+@NEXT@
+if [ "$(id -u)" != 0 ] && real="$(next sudo)" && "$real" -n true 2>/dev/null; then
     exec "$real" "$@"
 fi
 
