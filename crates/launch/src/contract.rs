@@ -19,6 +19,8 @@ use muster_model::launch::{Process, Work};
 use muster_model::node::Vendor;
 use muster_model::spec::Command;
 
+pub use command::{Reader, reader};
+
 use crate::detect::Launcher;
 use crate::{Gang, Member, Part, Plan};
 use process::Place;
@@ -93,7 +95,7 @@ pub(crate) fn leads(plan: &Plan) -> bool {
 fn words(plan: &Plan, command: &Command, place: &Place) -> Vec<String> {
     let Command::Argv(argv) = command else { return command.argv() };
     if plan.framework == Framework::Plain {
-        return command::script(argv);
+        return command::read(argv);
     }
     let argv = command::interpreted(argv);
     match started_by(plan) {

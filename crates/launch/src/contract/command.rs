@@ -40,17 +40,44 @@ pub(super) fn python(argv: &[String]) -> Option<Python<'_>> {
     None
 }
 
-/// Puts Python in front of a script that is named alone: `python`, as that is what a virtual environment calls its own.
-pub(super) fn interpreted(argv: &[String]) -> Vec<String> {
-    let bare = argv.first().is_some_and(|word| word.ends_with(".py"));
-    bare.then(|| "python".to_owned()).into_iter().chain(argv.iter().cloned()).collect()
+/// Who reads a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// The shell.
+    Bash,
+    /// Python; what it is called, only the machine knows.
+    Python,
 }
 
-/// As [`interpreted`], for a script that is nothing but a script: one that is named by its directory, `./x.py`, may be a
+/// What Python is called unless somebody knows better: so does a virtual environment call its own.
+const PYTHON: &str = "python";
+
+/// Who reads what a command names alone, `train.py` or `run.sh`. What is named by its directory, `./train.py`, may be a
 /// program of its own.
-pub(super) fn script(argv: &[String]) -> Vec<String> {
-    let named = argv.first().is_some_and(|word| word.starts_with("./") || word.starts_with('/'));
-    if named { argv.to_vec() } else { interpreted(argv) }
+pub fn reader(word: &str) -> Option<Reader> {
+    if word.starts_with(['.', '/']) {
+        return None;
+    }
+    match word.rsplit_once('.')?.1 {
+        "py" => Some(Reader::Python),
+        "sh" => Some(Reader::Bash),
+        _ => None,
+    }
+}
+
+/// Puts whoever reads it in front of a script that is named alone.
+pub(super) fn read(argv: &[String]) -> Vec<String> {
+    let reader = argv.first().and_then(|word| reader(word)).map(|reader| match reader {
+        Reader::Bash => "bash",
+        Reader::Python => PYTHON,
+    });
+    reader.map(str::to_owned).into_iter().chain(argv.iter().cloned()).collect()
+}
+
+/// As [`read`], under a framework, which starts Python also for what is named by its directory.
+pub(super) fn interpreted(argv: &[String]) -> Vec<String> {
+    let bare = argv.first().is_some_and(|word| word.ends_with(".py"));
+    bare.then(|| PYTHON.to_owned()).into_iter().chain(argv.iter().cloned()).collect()
 }
 
 /// Whether a command is one program, of which several may be started side by side: neither a launcher, which starts
@@ -188,7 +215,8 @@ mod tests {
     #[test]
     fn a_launcher_in_a_script_for_a_shell_is_left_as_it_is() {
         for launcher in [Launcher::Horovodrun, Launcher::Mpirun, Launcher::Accelerate] {
-            let argv = ["sh", "-c", "cd ~ && horovodrun -p 22 x; mpirun x; accelerate launch x"].map(str::to_owned);
+            let argv =
+                ["sh", "-c", "cd ~ && horovodrun -p 22 x; mpirun x; accelerate launch x"].map(str::to_owned);
             let mut launch = Launch::of(&argv, launcher);
             launch.add("-np", &[], 2).switch("--multi_gpu");
             assert_eq!(launch.words(), argv);
