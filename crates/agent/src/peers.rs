@@ -1,7 +1,8 @@
 //! What a task needs so that the other members of its gang can start processes in it, and it in them.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::path::Path;
 
 use muster_model::launch::Peers;
 use muster_ssh::gang::{Error, Gang};
@@ -16,11 +17,11 @@ pub(crate) struct Way {
     gang: Gang,
 }
 
-/// Makes it ready. `own` is the task's address.
-pub(crate) fn open(dir: &TaskDir, peers: &Peers, own: IpAddr) -> Result<Way, Error> {
+/// Makes it ready for the member with this rank; none if there is no such member.
+pub(crate) fn open(dir: &TaskDir, peers: &Peers, rank: u32) -> Result<Option<Way>, Error> {
+    let Some(own) = peers.members.get(rank as usize) else { return Ok(None) };
     let gang = Gang::make(&dir.path().join("ssh"), peers, &environment::account().name)?;
-    let port = peers.members.iter().find(|peer| peer.ip == own).map_or(0, |peer| peer.port);
-    Ok(Way { address: SocketAddr::new(own, port), gang })
+    Ok(Some(Way { address: SocketAddr::new(own.ip, own.port), gang }))
 }
 
 impl Way {
@@ -31,8 +32,16 @@ impl Way {
         let path = env.get("PATH").map_or_else(String::new, |path| format!(":{path}"));
         env.insert("PATH".into(), format!("{}{path}", bin.display()));
         env.insert("MUSTER_SSH_CONFIG".into(), config.display().to_string());
-        env.insert("OMPI_MCA_plm_rsh_agent".into(), bin.join("ssh").display().to_string());
+        // Both take these apart at blanks, and can do without: the PATH leads to the same.
+        let is_word = |path: &Path| !path.display().to_string().contains(char::is_whitespace);
+        let ssh = Some(bin.join("ssh")).filter(|ssh| is_word(ssh)).unwrap_or_else(|| "ssh".into());
+        for name in ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"] {
+            env.insert(name.into(), ssh.display().to_string());
+        }
         env.entry("PDSH_RCMD_TYPE".into()).or_insert_with(|| "ssh".into());
-        env.insert("PDSH_SSH_ARGS_APPEND".into(), format!("-F {}", config.display()));
+        if is_word(&config) {
+            let own = env.get("PDSH_SSH_ARGS_APPEND").map_or_else(String::new, |own| format!("{own} "));
+            env.insert("PDSH_SSH_ARGS_APPEND".into(), format!("{own}-F {}", config.display()));
+        }
     }
 }

@@ -72,9 +72,8 @@ pub(crate) fn start(
     let id = record.prepare.task.to_string();
     // Only who has files around it asks whose home they may be in.
     let stage = Stage::make(&dir.contract(), launch, environment::account).map_err(Error::Stage)?;
-    let own = record.address.as_ref().map(|address| address.ip);
-    let way = match launch.peers.as_ref().zip(own) {
-        Some((gang, own)) => Some(peers::open(dir, gang, own)?),
+    let way = match &launch.peers {
+        Some(gang) => peers::open(dir, gang, record.prepare.task.rank)?,
         None => None,
     };
     let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;

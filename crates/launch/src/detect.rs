@@ -52,6 +52,8 @@ pub struct Detection {
     pub faces: Vec<Found<Face>>,
     /// The launcher that the command starts, or a script that it runs.
     pub launcher: Option<Launcher>,
+    /// That it goes to other tasks by ssh, and by what: "run.sh starts pdsh".
+    pub peers: Option<String>,
 }
 
 impl Detection {

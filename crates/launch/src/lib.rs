@@ -173,10 +173,17 @@ pub fn given(node: &[Device], numbers: &[u32]) -> Vec<(u32, Device)> {
     given
 }
 
-/// The names under which a member is known to the others.
+/// The names under which a member is known to the others: by its number, as DLWorkspace has it, and as everyone outside
+/// calls it, by the job's name and by its id.
 pub fn names(gang: &Gang, rank: u32) -> Vec<String> {
-    let mut names = vec![format!("worker-{rank}"), format!("task{rank}.{}", gang.job_name)];
-    names.extend(gang.spec.faces.iter().flatten().flat_map(|face| face::names(*face, gang, rank)));
+    let mut names = vec![format!("worker-{rank}"), format!("ib-worker-{rank}")];
+    names.extend((rank == 0).then(|| "ps-0".to_owned()));
+    names.extend([&gang.job_name, &gang.attempt.job.to_string()].map(|job| format!("task{rank}.{job}")));
+    for name in gang.spec.faces.iter().flatten().flat_map(|face| face::names(*face, gang, rank)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     names
 }
 
@@ -235,5 +242,7 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
     if plan.waits(rank) {
         part.work = Work::Wait;
     }
+    // Whoever waits for what another one starts here must be reached by it, whatever the contract.
+    part.peers = gang.spec.peers.unwrap_or(part.peers || plan.leader && plan.nodes > 1);
     part
 }

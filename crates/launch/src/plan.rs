@@ -23,6 +23,9 @@ pub fn settle(spec: &mut JobSpec) {
     if spec.faces.is_none() {
         spec.faces = Some(found.faces.into_iter().map(|found| found.what).collect());
     }
+    if spec.peers.is_none() && found.peers.is_some() {
+        spec.peers = Some(true);
+    }
     if spec.command_on.is_none() {
         let leads = crate::contract::leads(&Plan::of(spec));
         spec.command_on = Some(if leads { CommandOn::First } else { CommandOn::All });

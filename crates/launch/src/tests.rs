@@ -85,3 +85,28 @@ fn every_member_agrees_on_rank_0_and_knows_itself() {
         assert_eq!(part.defaults["NCCL_SOCKET_IFNAME"], "eth0");
     }
 }
+
+#[test]
+fn members_go_by_their_numbers_the_jobs_name_and_its_id() {
+    let spec = spec(json!({"nodes": 2}));
+    let gang = gang(&spec);
+    let job = &gang.attempt.job;
+    let names = |rank| crate::names(&gang, rank).join(" ");
+    assert_eq!(names(0), format!("worker-0 ib-worker-0 ps-0 task0.bert task0.{job}"));
+    assert_eq!(names(1), format!("worker-1 ib-worker-1 task1.bert task1.{job}"));
+}
+
+#[test]
+fn members_let_each_other_in_only_where_somebody_comes() {
+    let lets_in = |fields| parts(&gang(&spec(fields))).iter().map(|part| part.peers).collect::<Vec<_>>();
+    assert_eq!(lets_in(json!({"nodes": 2})), [false, false]);
+    assert_eq!(lets_in(json!({"nodes": 2, "framework": "pytorch"})), [false, false]);
+    assert_eq!(lets_in(json!({"nodes": 2, "command": "mpirun train"})), [true, true]);
+    assert_eq!(lets_in(json!({"nodes": 2, "command": "ssh worker-1 hostname"})), [true, true]);
+    assert_eq!(lets_in(json!({"nodes": 2, "faces": ["dlws"]})), [true, true]);
+    // Who waits for what another one starts must be reached by it.
+    assert_eq!(lets_in(json!({"nodes": 2, "command_on": "first"})), [true, true]);
+    assert_eq!(lets_in(json!({"nodes": 1, "command_on": "first"})), [false]);
+    assert_eq!(lets_in(json!({"nodes": 2, "peers": true})), [true, true]);
+    assert_eq!(lets_in(json!({"nodes": 2, "peers": false, "command": "mpirun train"})), [false, false]);
+}

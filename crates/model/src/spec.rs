@@ -76,6 +76,9 @@ pub struct JobSpec {
     /// Which tasks run the command; found from the command when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command_on: Option<CommandOn>,
+    /// Whether its tasks reach each other by ssh; found from the command and the code when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<bool>,
     /// Higher goes first.
     pub priority: u32,
     /// May be sent back to the queue for a more important job.

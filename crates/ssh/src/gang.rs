@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use muster_model::launch::Peers;
+use muster_model::launch::{NEXT_ON_PATH, Peers};
 use russh::keys::ssh_key::LineEnding;
 
 use crate::keys;
@@ -21,6 +21,26 @@ use crate::keys;
 const SECRET: &str = "secret";
 /// Programs that ask for a configuration with `-F`, and use it to reach hosts.
 const PROGRAMS: [&str; 3] = ["ssh", "scp", "sftp"];
+
+/// How members are reached, whoever they are. A peer may be a moment later than the command that calls it: hence the
+/// attempts, a second apart. What the user's own configuration has for all hosts (a way through another host, a shared
+/// connection, a command) is not for these, and the first word on a matter counts.
+const MEMBERS: &str = "  StrictHostKeyChecking yes
+  CheckHostIP no
+  BatchMode yes
+  PasswordAuthentication no
+  PreferredAuthentications publickey
+  ConnectionAttempts 60
+  ConnectTimeout 15
+  LogLevel ERROR
+  CanonicalizeHostname no
+  ControlMaster no
+  ControlPath none
+  ProxyJump none
+  ProxyCommand none
+  RemoteCommand none
+  RequestTTY auto
+";
 
 /// Why they cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -78,38 +98,30 @@ impl Gang {
     fn config(&self, peers: &Peers, user: &str) -> String {
         let quoted = |name: &str| format!("\"{}\"", self.dir.join(name).display());
         let mut config = String::from("# Made by muster for this job, and gone with it.\n");
+        let mut members = String::new();
         for peer in &peers.members {
             // The address is a name too: hostfiles and MPI's own messages have it.
             let names = [peer.names.join(" "), peer.ip.to_string()].join(" ");
-            config += &format!(
-                "Host {names}\n  HostName {}\n  Port {}\n  HostKeyAlias muster\n",
-                peer.ip, peer.port
-            );
-            config += &format!("  User {user}\n  IdentityFile {}\n  IdentitiesOnly yes\n", quoted("id"));
-            config += &format!(
-                "  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n",
-                quoted("known_hosts")
-            );
-            config += "  StrictHostKeyChecking yes\n  ConnectionAttempts 3600\n  PasswordAuthentication no\n  BatchMode yes\n  LogLevel ERROR\n";
+            config += &format!("Host {names}\n  HostName {}\n  Port {}\n", peer.ip, peer.port);
+            members = members + " " + &names;
         }
-        // A peer may be a moment later than the command that calls it: hence the attempts, a second apart. Other hosts are reached as ever.
+        config += &format!("Host{members}\n  User {user}\n  HostKeyAlias muster\n");
+        config += &format!("  IdentityFile {}\n  IdentitiesOnly yes\n", quoted("id"));
+        config +=
+            &format!("  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n", quoted("known_hosts"));
+        config += MEMBERS;
+        // Other hosts are reached as ever.
         config + "Match all\nInclude ~/.ssh/config\nInclude /etc/ssh/ssh_config\n"
     }
 
     /// The real program is whatever comes after us on the `PATH`. One without a configuration of its own gets ours.
     fn wrapper(&self, program: &str) -> String {
-        let (bin, config) = (shell_word(&self.bin()), shell_word(&self.config_file()));
+        let config = shell_word(&self.config_file());
         format!(
             r#"#!/bin/sh
 # Made by muster: {program}, with the members of this job in its configuration.
-own={bin}
-rest=
-IFS=:
-for dir in $PATH; do
-  [ "$dir" = "$own" ] || rest="$rest${{rest:+:}}$dir"
-done
-unset IFS
-real=$(PATH="$rest" command -v {program}) || {{
+{NEXT_ON_PATH}
+real=$(next {program}) || {{
   echo "{program}: not found on this machine; install an OpenSSH client (Debian: apt-get install openssh-client)" >&2
   exit 127
 }}

@@ -185,6 +185,9 @@ fn started(spec: &JobSpec, launch: &LaunchView) -> Lines {
     if launch.command_on == CommandOn::First {
         lines.push(("command on", "task0; the others wait for what it starts on them".into()));
     }
+    if spec.peers == Some(true) {
+        lines.push(("peers", "its tasks reach each other by ssh, as worker-0, worker-1, …".into()));
+    }
     let faces: Vec<&str> = spec.faces.iter().flatten().map(|face| face.word()).collect();
     if !faces.is_empty() {
         lines.push(("faces", faces.join(", ")));

@@ -67,6 +67,9 @@ pub(crate) struct Flags {
     /// Who runs the command: all, or first, which starts the others' processes itself (found from the command if absent)
     #[arg(long, value_name = "all|first", help_heading = "Launch")]
     pub command_on: Option<String>,
+    /// Let the tasks reach each other by ssh, as worker-0, worker-1 (found from the command and the code if absent)
+    #[arg(long, help_heading = "Launch")]
+    pub peers: bool,
     /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s/CONTEXT
     #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
     pub on: Option<String>,
@@ -98,7 +101,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 22] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 23] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -116,6 +119,7 @@ impl Flags {
             ("--faces", &["faces"], text(&self.faces)),
             ("--processes", &["processes"], text(&self.processes)),
             ("--command-on", &["command_on"], text(&self.command_on)),
+            ("--peers", &["peers"], yes(self.peers)),
             ("--on", &["on"], text(&self.on)),
             ("--priority", &["priority"], text(&self.priority)),
             ("--preemptible", &["preemptible"], yes(self.preemptible)),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use muster_api::model::spec::{Command, FieldCode, FieldError, JobSpec, Target};
 use muster_api::model::{CommandOn, Face, Framework};
 use muster_api::view::LaunchView;
+use muster_launch::contract::{Reader, reader};
 use muster_launch::detect::{self, Code, Detection, Found, Launcher, Nothing};
 use serde_json::{Value, json};
 
@@ -42,6 +43,8 @@ impl Code for Folder<'_> {
 pub(crate) struct Reasons {
     framework: Option<Found<Framework>>,
     faces: Vec<Found<Face>>,
+    /// Why its tasks are to reach each other.
+    peers: Option<String>,
     /// What was left undecided, because nothing depends on it.
     undecided: Option<String>,
 }
@@ -62,6 +65,9 @@ impl Reasons {
             let why = self.faces.iter().find(|found| found.what == *face);
             let why = why.map(|found| format!(" ({})", found.why)).unwrap_or_default();
             lines.push(format!("{face}{why}: its variables and files are there"));
+        }
+        if let Some(why) = self.peers.as_ref().filter(|_| spec.nodes > 1) {
+            lines.push(format!("peers ({why}): tasks reach each other by ssh"));
         }
         lines
     }
@@ -122,6 +128,11 @@ pub(super) fn fill(request: &mut Request, here: &Here) -> Result<(), FieldError>
         request.set("command_on", json!(CommandOn::First));
         request.spec.command_on = Some(CommandOn::First);
     }
+    if request.spec.peers.is_none() && found.peers.is_some() {
+        request.set("peers", json!(true));
+        request.spec.peers = Some(true);
+        request.reasons.peers = found.peers;
+    }
     request.reasons.faces = found.faces;
     Ok(())
 }
@@ -172,15 +183,11 @@ pub(super) fn refill(request: &mut Request, old: &JobSpec) {
 /// does not know what Python is called here. `./train.py` is a program, or is to be answered as one.
 fn interpreted(spec: &JobSpec, folder: &Path, here: &Here) -> Option<Command> {
     let Command::Argv(words) = &spec.command else { return None };
-    let first = words.first().filter(|word| !word.starts_with(['.', '/']))?;
-    let is_python = first.ends_with(".py");
-    if !is_python && !first.ends_with(".sh") || !folder.join(first).is_file() {
-        return None;
-    }
-    let interpreter = match (is_python, &spec.on) {
-        (false, _) => "bash",
-        (true, Target::Local) if program(here, "python").is_none() => "python3",
-        (true, _) => "python",
+    let first = words.first().filter(|word| folder.join(word).is_file())?;
+    let interpreter = match (reader(first)?, &spec.on) {
+        (Reader::Bash, _) => "bash",
+        (Reader::Python, Target::Local) if program(here, "python").is_none() => "python3",
+        (Reader::Python, _) => "python",
     };
     Some(Command::Argv(std::iter::once(interpreter.to_owned()).chain(words.iter().cloned()).collect()))
 }

@@ -233,7 +233,9 @@ fn flags_go_on_top_of_another_jobs_spec_without_a_look_at_its_directory() {
 fn launch(scene: &Scene, words: &[&str]) -> Value {
     let mut fields = scene.fields(words);
     let fields = fields.as_object_mut().unwrap();
-    fields.retain(|name, _| ["framework", "faces", "command_on", "processes"].contains(&name.as_str()));
+    fields.retain(|name, _| {
+        ["framework", "faces", "command_on", "processes", "peers"].contains(&name.as_str())
+    });
     Value::Object(fields.clone())
 }
 
@@ -265,6 +267,9 @@ fn what_the_code_says_is_filled_in_and_what_the_user_says_is_kept() {
         json!({"framework": "mpi", "faces": "none", "command_on": "all", "processes": "4"})
     );
     assert_eq!(launch(&scene, &["echo", "train.py"]), json!({}));
+    write("visit.sh", "ssh worker-1 hostname\n");
+    assert_eq!(launch(&scene, &["bash", "visit.sh"]), json!({"peers": true}));
+    assert_eq!(launch(&scene, &["--peers", "echo"]), json!({"peers": true}));
     let error = scene.error(&["--framework", "pytorhc", "x"]);
     assert!(error.contains("--framework") && error.contains("pytorch"), "{error}");
 }

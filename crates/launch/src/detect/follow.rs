@@ -35,6 +35,7 @@ pub(super) struct Follow<'a> {
     launcher: Option<Found<Launcher>>,
     reasons: Vec<(Strength, Found<Framework>)>,
     faces: Vec<Found<Face>>,
+    peers: Option<String>,
 }
 
 /// Where commands stand: what they are called in reasons, and the folder that they run in.
@@ -46,7 +47,15 @@ struct Place {
 
 impl<'a> Follow<'a> {
     pub fn new(code: &'a dyn Code) -> Self {
-        Self { code, asked: HashSet::new(), bytes: 0, launcher: None, reasons: Vec::new(), faces: Vec::new() }
+        Self {
+            code,
+            asked: HashSet::new(),
+            bytes: 0,
+            launcher: None,
+            reasons: Vec::new(),
+            faces: Vec::new(),
+            peers: None,
+        }
     }
 
     pub fn command(&mut self, command: &Command) {
@@ -65,7 +74,7 @@ impl<'a> Follow<'a> {
             Some(found) => vec![Found { what: found.what.framework(), why: found.why }],
             None => strongest(self.reasons),
         };
-        Detection { frameworks, faces: self.faces, launcher }
+        Detection { frameworks, faces: self.faces, launcher, peers: self.peers }
     }
 
     fn steps(&mut self, steps: Vec<Step>, mut place: Place) {
@@ -82,6 +91,9 @@ impl<'a> Follow<'a> {
                     {
                         self.file(file, &place);
                     }
+                }
+                Step::Visit(program) => {
+                    self.peers.get_or_insert_with(|| format!("{} starts {program}", place.name));
                 }
                 Step::Code(text) => self.python(&text, &place.name.clone(), None),
                 Step::Module(module) => self.module(&module, &place.folder),

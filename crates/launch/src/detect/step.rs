@@ -8,6 +8,8 @@ use super::word::{HOLE, assignment};
 pub(super) enum Step {
     /// It is a framework's launcher, called by this name; the words behind it.
     Launch(Launcher, String, Vec<String>),
+    /// It goes to other tasks by ssh, with this program.
+    Visit(String),
     /// Python code in the command itself.
     Code(String),
     /// `python -m`.
@@ -225,6 +227,9 @@ fn program(words: &[&str]) -> Step {
     if let Some(launcher) = launcher_named(name) {
         return launch(launcher);
     }
+    if visits(name, rest) {
+        return Step::Visit(name.to_owned());
+    }
     // `$PYTHON -m x`, `$PYTHON x.py`: nothing else is called like that.
     let is_called_like_python =
         is_hole(first) && rest.first().is_some_and(|it| *it == "-m" || it.ends_with(".py"));
@@ -241,6 +246,25 @@ fn program(words: &[&str]) -> Step {
         _ if first.contains('/') || is_script(first) => Step::File((*first).to_owned()),
         _ => Step::Other,
     }
+}
+
+/// Whether a program goes to members of the gang by ssh: `pdsh` has no other use, `ssh` names one of them.
+fn visits(name: &str, rest: &[&str]) -> bool {
+    match name {
+        "pdsh" | "pdcp" | "rpdcp" => true,
+        "ssh" | "scp" | "sftp" | "rsync" | "sshfs" => rest.iter().any(|word| is_member(word)),
+        _ => false,
+    }
+}
+
+/// Whether a word is, or begins with, what members call each other: `worker-1`, `root@worker-$i:/tmp`, `task0.bert`.
+fn is_member(word: &str) -> bool {
+    let host = word.split(':').next().unwrap_or(word);
+    let host = host.rsplit('@').next().unwrap_or(host);
+    let number = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit() || c == HOLE);
+    let by_number =
+        ["worker-", "ib-worker-", "ps-"].iter().filter_map(|kind| host.strip_prefix(kind)).any(number);
+    by_number || host.strip_prefix("task").is_some_and(|rest| number(rest) && rest.contains('.'))
 }
 
 /// Whether nothing of a word is known.

@@ -286,3 +286,25 @@ fn a_launcher_says_whose_it_is() {
     let detection = detect(&line("accelerate launch x.py"), &Nothing);
     assert_eq!(detection.framework(), Some(Framework::Pytorch));
 }
+
+#[test]
+fn who_goes_to_other_tasks_is_found_and_who_goes_elsewhere_is_not() {
+    let tree = tree([("run.sh", "set -e\nfor i in 0 1; do\n  ssh -p 22 root@worker-$i hostname\ndone\n")]);
+    let why = |command: &str| detect(&line(command), &tree).peers;
+    for (command, program) in [
+        ("pdsh -w worker-[0-1] uptime", "pdsh"),
+        ("ssh worker-1 hostname", "ssh"),
+        ("timeout 9 scp -r out ib-worker-0:/tmp/", "scp"),
+        ("rsync -a task0.bert:data .", "rsync"),
+        ("sftp \"worker-$NEXT\"", "sftp"),
+        ("ssh ps-0 true", "ssh"),
+    ] {
+        assert_eq!(why(command), Some(format!("the command starts {program}")), "{command}");
+    }
+    assert_eq!(why("bash run.sh").as_deref(), Some("run.sh starts ssh"));
+    for command in
+        ["ssh storage cat data", "rsync -a nfs:/data/worker-1 .", "echo ssh worker-1", "scp task.py host:"]
+    {
+        assert_eq!(why(command), None, "{command}");
+    }
+}

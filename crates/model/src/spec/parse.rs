@@ -76,6 +76,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
             .take("processes", |value| whole(value, 1, u64::from(MAX_PROCESSES)))
             .map(|processes| processes as u32),
         command_on: fields.take("command_on", |value| one_of(value, CommandOn::WORDS)),
+        peers: fields.take("peers", boolean),
         priority: fields
             .take("priority", |value| whole(value, 0, u64::from(MAX_PRIORITY)))
             .map_or(DEFAULT_PRIORITY, |priority| priority as u32),
