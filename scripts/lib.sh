@@ -5,6 +5,7 @@
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 CACHE="${MUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/muster-dev}"
 CARGO_DENY_VERSION=0.20.2
+HOROVOD_VERSION=0.28.1
 # Sums of compiled dependencies grow with every clean checkout that CI builds; past this the cache starts afresh.
 TARGET_LIMIT_GIB=20
 
@@ -78,6 +79,7 @@ need_test_tools() {
     apt_need rsync rsync || die "rsync is not installed, with which tests copy files of tasks" "Debian: apt-get install rsync"
     apt_need tmux tmux || die "tmux is not installed, which holds the sessions of tasks" "Debian: apt-get install tmux"
     apt_need zsh zsh || die "zsh is not installed, which may be the shell of a session" "Debian: apt-get install zsh"
+    apt_need pdsh pdsh || die "pdsh is not installed, which tests run between tasks" "Debian: apt-get install pdsh"
 }
 
 # venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is
@@ -184,6 +186,56 @@ example_environments() {
         folder="$(venv "$name" "$requirements")" || return 1
         export "MUSTER_EXAMPLE_${name^^}=$folder"
     done
+    folder="$(venv launchers "$ROOT/scripts/requirements-launchers.txt")" || return 1
+    with_pytorch "$folder"
+    export MUSTER_EXAMPLE_LAUNCHERS="$folder"
+    # It is compiled for minutes, so only on request; once it is there, it stays.
+    if [[ -n "${MUSTER_WITH_HOROVOD:-}" ]]; then
+        MUSTER_EXAMPLE_HOROVOD="$(horovod)" || return 1
+        export MUSTER_EXAMPLE_HOROVOD
+    fi
     # A changed pin makes a new environment, and these are large: what nobody has used for a month goes.
     find "$CACHE/venv" -mindepth 2 -maxdepth 2 -name .complete -mtime +30 -printf '%h\0' | xargs -0 -r rm -rf
+}
+
+# with_pytorch VENV: has a virtual environment find the packages of examples/pytorch, which are too large to have twice.
+with_pytorch() {
+    local packages
+    packages="$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    "$MUSTER_EXAMPLE_PYTORCH/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$packages/pytorch.pth"
+}
+
+# horovod: prints the folder of a virtual environment with Horovod for PyTorch, with Gloo alone: neither MPI nor CUDA. Its
+# last release is of 2023 and asks for C++14, which PyTorch's headers are no longer written in: that is all that is changed.
+horovod() {
+    local digest folder log
+    digest="$(cat "$ROOT/scripts/requirements-launchers.txt" "$ROOT/examples/pytorch/requirements.txt" <(python3 -V) | sha256sum | cut -c1-12)"
+    folder="$CACHE/venv/horovod-$HOROVOD_VERSION-$digest"
+    if [[ ! -e "$folder/.complete" ]]; then
+        apt_need cmake cmake && apt_need c++ g++ make || die "Horovod is compiled with cmake and a C++ compiler" "Debian: apt-get install cmake g++ make"
+        say "compiling Horovod $HOROVOD_VERSION into $folder (once, four minutes of one core)"
+        rm -rf "$folder"
+        log="$(mktemp)"
+        python3 -m venv "$folder"
+        with_pytorch "$folder"
+        if ! compile_horovod "$folder" >"$log" 2>&1; then
+            tail -50 "$log" >&2
+            die "Horovod could not be compiled" "everything it said: $log"
+        fi
+        rm -f "$log"
+    fi
+    touch "$folder/.complete"
+    printf '%s\n' "$folder"
+}
+
+compile_horovod() {
+    local folder="$1" source pip=("$1/bin/python" -m pip --disable-pip-version-check)
+    source="$(mktemp -d)"
+    "${pip[@]}" install --no-deps setuptools==80.9.0 wheel==0.45.1 $(grep -E '^(cloudpickle|packaging|psutil|PyYAML)=' "$ROOT/scripts/requirements-launchers.txt") &&
+        "${pip[@]}" download --no-deps --no-build-isolation --no-binary :all: -d "$source" "horovod==$HOROVOD_VERSION" &&
+        tar xzf "$source/horovod-$HOROVOD_VERSION.tar.gz" -C "$source" --strip-components 1 &&
+        sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt" &&
+        HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
+            MAKEFLAGS="-j$(nproc)" "${pip[@]}" install --no-deps --no-build-isolation "$source" &&
+        rm -rf "$source"
 }

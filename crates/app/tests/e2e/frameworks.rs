@@ -171,3 +171,61 @@ fn a_script_for_apulis_gives_every_process_its_rank_in_the_table() {
         assert!(process["MINDSPORE_HCCL_CONFIG_PATH"].ends_with("/hccl.json"), "{process:?}");
     }
 }
+
+/// Runs a job with these words and these folders in front of PATH.
+fn run_words(home: &Home, in_front: &Path, words: &[&str]) -> Finished {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(in_front.to_owned()).chain(std::env::split_paths(&path));
+    let mut command = home.command(["run", "-N", "2"].iter().chain(words));
+    command.env("PATH", std::env::join_paths(folders).expect("a PATH")).env("PYTHONPATH", OsString::new());
+    let finished = Running::start(command).finish_within(4 * DEADLINE);
+    assert_eq!(finished.code(), 0, "{}\n{}", finished.out(), finished.err());
+    finished
+}
+
+#[test]
+fn deepspeeds_launcher_starts_every_rank_by_pdsh() {
+    let _alone = alone();
+    let home = home();
+    home.write(
+        "train.py",
+        "import os\nprint(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MUSTER_RANK')), flush=True)\n",
+    );
+    let words = ["--processes", "1", "--", "deepspeed", "--launcher", "pdsh", "train.py"];
+    let output = run_words(&home, &environment("launchers").join("bin"), &words).out();
+    for rank in 0..2 {
+        assert!(output.contains(&format!("worker-{rank}: {rank} 2 0 {rank}\n")), "{output}");
+    }
+}
+
+/// The line of the platform's own example, but for the program, the count of processes and the network; and it ends.
+const HOROVOD: &str = "cd ~ && mkdir -p ~/checkpoints && horovodrun -np 2 -hostfile /home/${DLWS_USER_NAME}/ib_config \
+                       -p $DLWS_SD_worker0_SSH_PORT --network-interface lo python $SHARED/train.py ~/checkpoints/ \
+                       ~/tensorboard/${DLWS_JOB_ID}/logs/";
+
+/// Only where Horovod is, which is compiled on request: `MUSTER_WITH_HOROVOD=1 scripts/test.sh`.
+#[test]
+fn horovod_reduces_over_two_tasks_by_the_line_of_apulis() {
+    if std::env::var_os("MUSTER_EXAMPLE_HOROVOD").is_none() {
+        return println!("not run: MUSTER_EXAMPLE_HOROVOD is not set; see CONTRIBUTING.md");
+    }
+    let _alone = alone();
+    let home = home();
+    // horovodrun gives every process the variables of its own task; the files around it are those of the task it is in.
+    let program = "import re, sys, torch, horovod.torch as hvd\n\
+                   hvd.init()\n\
+                   task = re.search(r'DLWS_ROLE_IDX=\\W*(\\d+)', open('/pod.env').read())[1]\n\
+                   whole = hvd.allreduce(torch.tensor([float(10 ** hvd.rank())]), op=hvd.Sum)\n\
+                   print('rank', hvd.rank(), 'of', hvd.size(), 'in task', task, 'has', whole.item(), len(sys.argv), flush=True)\n";
+    std::fs::write(home.shared().join("train.py"), program).expect("the program");
+    std::fs::create_dir(home.shared().join("home")).expect("a home");
+    let own_home = format!("HOME={}", home.shared().join("home").display());
+    for words in [&[HOROVOD][..], &["sh", "-c", HOROVOD]] {
+        let mut all = vec!["--env", &own_home, "--"];
+        all.extend(words);
+        let output = run_words(&home, &environment("horovod").join("bin"), &all).out();
+        for rank in 0..2 {
+            assert!(output.contains(&format!("rank {rank} of 2 in task {rank} has 11.0 3")), "{output}");
+        }
+    }
+}

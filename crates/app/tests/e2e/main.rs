@@ -18,6 +18,7 @@ mod logs;
 mod many;
 mod metrics;
 mod node_disk;
+mod peers;
 mod retry;
 mod run;
 mod selector;
