@@ -277,7 +277,7 @@ fn reports_the_end_of_its_shell(way: Way) {
         assert!(begun.elapsed() < Duration::from_secs(10), "{text}: {:?}", begun.elapsed());
         // It may have come too late to be taken.
         if behind.status == 201 {
-            let behind = scene.command(behind.json()["number"].as_u64().unwrap());
+            let behind = scene.command(behind.json()["number"].as_u64().expect("a number"));
             assert_eq!((&behind["state"], &behind["reason"]), (&ended["state"], &ended["reason"]), "{text}");
         }
         let refused = scene.run("echo hello");
