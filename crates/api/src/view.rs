@@ -626,6 +626,16 @@ const fn usual_rows() -> u16 {
     24
 }
 
+/// Whom to copy files to or from.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct CopyQuery {
+    /// The task's rank; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+}
+
 /// A job's files.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FileList {

@@ -8,6 +8,7 @@
 //! in this crate panics on it, allocates by its word, or writes outside the directory it was given.
 
 pub mod chunk;
+pub mod copy;
 pub mod cut;
 pub mod listing;
 pub mod pack;

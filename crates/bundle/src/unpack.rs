@@ -246,7 +246,7 @@ impl Walk {
     }
 
     /// The directory of this path, made where it is missing if that is asked for; the root for an empty one.
-    fn enter(&mut self, path: &[u8], make: bool) -> Result<BorrowedFd<'_>, Error> {
+    pub(crate) fn enter(&mut self, path: &[u8], make: bool) -> Result<BorrowedFd<'_>, Error> {
         let components = || path.split(|byte| *byte == b'/').filter(|_| !path.is_empty());
         if path.len() >= MAX_PATH || components().count() > MAX_DEPTH || !components().all(is_component) {
             return Err(Error::BadName { name: shown(path) });

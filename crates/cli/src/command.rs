@@ -5,6 +5,7 @@ use clap::Args;
 pub(crate) mod clone;
 pub(crate) mod completion;
 pub(crate) mod config;
+pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exit_codes;

@@ -9,8 +9,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    clone, completion, config, doctor, events, exit_codes, explain, files, gc, get, init, logs, nodes, ps,
-    rm, run, server, session, show, ssh_proxy, stop, submit, version, wait, why,
+    clone, completion, config, cp, doctor, events, exit_codes, explain, files, gc, get, init, logs, nodes,
+    ps, rm, run, server, session, show, ssh_proxy, stop, submit, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -88,7 +88,7 @@ and --color auto, always or never.
 
 Exit codes:
   0    done; of `run`, `clone` and `wait`, the job's own
-  1    of `server status`: none runs; of `doctor`: something is broken
+  1    of `server status`: none runs; of `doctor`: something is broken; of `cp`: files are missing
   2    what was asked for is wrong
   124  a timeout
   125  muster itself failed
@@ -120,6 +120,7 @@ enum Command {
     Logs(logs::Args),
     Files(files::Args),
     Get(get::Args),
+    Cp(cp::Args),
     Session(session::Args),
     Events(events::Args),
     Wait(wait::Args),
@@ -183,6 +184,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Logs(args) => block_on(logs::run(&args)),
         Command::Files(args) => block_on(files::run(&args)),
         Command::Get(args) => block_on(get::run(&args)),
+        Command::Cp(args) => block_on(cp::run(&args)),
         Command::Session(args) => block_on(session::run(&args)),
         Command::Events(args) => block_on(events::run(&args)),
         Command::Wait(args) => block_on(wait::run(&args)),
@@ -317,6 +319,7 @@ mod tests {
         logs: Show what a job's tasks have written
         files: List the files of a job's task
         get: Copy files or directories of a job's task here
+        cp: Copy files and directories to a running task, or from it
         session: Run commands in shells of a task that keep directory and variables
         events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over

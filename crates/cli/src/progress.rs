@@ -47,6 +47,19 @@ impl Bar {
         });
         bar.set_position(self.done);
     }
+
+    /// So much more is to come.
+    pub fn grow(&mut self, bytes: u64) {
+        self.total += bytes;
+        if let Some(bar) = &self.shown {
+            bar.set_length(self.total);
+        }
+    }
+
+    /// All is to be counted anew.
+    pub fn restart(&mut self) {
+        (self.done, self.total) = (0, 0);
+    }
 }
 
 impl Drop for Bar {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::copy;
 use crate::session::{Sessions, wire};
 
 /// The agent says at once what a call is for.
@@ -43,6 +44,10 @@ pub(crate) async fn answer(stream: UnixStream, house: House) -> io::Result<()> {
             }
             Err(error) => say(&mut stream, &refused("invalid", format!("key: {error}"))).await,
         },
+        Some(Received::Message(Call::Copy)) => {
+            say(&mut stream, &Called::Open).await?;
+            copy::serve(stream).await
+        }
         Some(Received::Message(Call::Session { ask })) => wire::answer(stream, &house.sessions, ask).await,
         Some(Received::Unknown { .. }) => {
             let message = "this node's version does not know such a call; upgrade its agent";

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod call;
+mod copy;
 mod descriptor;
 mod session;
 

@@ -332,6 +332,8 @@ pub enum Call {
         /// The one key that is let in: a line as in `authorized_keys`.
         key: String,
     },
+    /// To copy files, in the words of `muster_bundle::copy`: the caller says first what it wants.
+    Copy,
     /// For its sessions. After [`Called::Open`] comes one line, [`SessionAnswer`], and what that says.
     Session {
         /// What is asked.

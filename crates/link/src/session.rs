@@ -17,6 +17,11 @@ pub type Stream = Compat<yamux::Stream>;
 const WAITING_STREAMS: usize = 256;
 /// Streams at once over one connection: beyond the tasks of any node.
 const MAX_STREAMS: usize = 4096;
+/// Every stream may be sent this much before it is read; the library's own figure, which cannot be chosen.
+const FIRST_WINDOW: usize = 256 * 1024;
+/// What all streams together may be sent beyond that, as they prove to be read fast: a copy over a long way needs it, and it is
+/// all that readers who then stop can make us hold.
+const GROWTH: usize = 64 << 20;
 /// The unit a stream's bytes are sent in: large enough for bulk, small enough that streams take turns.
 const SEND_UNIT: usize = 64 * 1024;
 
@@ -68,6 +73,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut config = yamux::Config::default();
+    config.set_max_connection_receive_window(Some(MAX_STREAMS * FIRST_WINDOW + GROWTH));
     config.set_max_num_streams(MAX_STREAMS);
     config.set_split_send_size(SEND_UNIT);
     let mode = match side {

@@ -75,6 +75,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(session::output))
         .routes(routes!(session::signal))
         .routes(routes!(session::attach))
+        .routes(routes!(call::copy))
         .routes(routes!(metrics::of_job))
         .routes(routes!(node::list))
         .routes(routes!(metrics::of_node))

@@ -28,7 +28,8 @@ const RULES: &[(&str, MaySee)] = &[
     // Whoever calls on a task gets bytes of the same kind as an agent does.
     ("api", Only(&["model", "link"])),
     ("ssh", Only(&["model"])),
-    ("inside", Only(&["model", "link", "ssh"])),
+    // Copies are written and read by the same code at both of their ends.
+    ("inside", Only(&["model", "bundle", "link", "ssh"])),
     ("agent", Only(&["model", "bundle", "link", "ssh"])),
     ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "bundle", "link"])),
     // The client knows the server by its API alone: what it needs of the model, `api` re-exports.

@@ -7,9 +7,9 @@ use super::{Body, Client, Download, Error, Events, Line, Logs, Method, encode};
 use crate::doctor::Doctor;
 use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
 use crate::view::{
-    AllEventsQuery, BundleStatus, ChunkList, CreateJob, DownloadQuery, EventsQuery, FileList, FilesQuery, Gc,
-    GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview, PutBundle, ServerView,
-    SshQuery, StopJob, Why,
+    AllEventsQuery, BundleStatus, ChunkList, CopyQuery, CreateJob, DownloadQuery, EventsQuery, FileList,
+    FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview,
+    PutBundle, ServerView, SshQuery, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -79,6 +79,12 @@ impl Client {
     pub async fn ssh(&self, selector: &str, query: &SshQuery) -> Result<Line, Error> {
         let pairs = [("task", query.task.map(|task| task.to_string())), ("key", Some(query.key.clone()))];
         self.upgrade(&with_query(&job_path(selector, "/ssh"), &pairs)).await
+    }
+
+    /// Copies files to or from a task; what is said over it is not this interface's affair.
+    pub async fn copy(&self, selector: &str, query: &CopyQuery) -> Result<Line, Error> {
+        let pairs = [("task", query.task.map(|task| task.to_string()))];
+        self.upgrade(&with_query(&job_path(selector, "/copy"), &pairs)).await
     }
 
     /// What a job's tasks wrote.

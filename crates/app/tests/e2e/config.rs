@@ -90,6 +90,7 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["files", "last"],
         &["get", "last", "-o", "here"],
         &["session", "ls", "last"],
+        &["cp", "last:here", "there"],
         &["gc"],
         &["events", "last"],
         &["events"],

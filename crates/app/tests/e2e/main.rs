@@ -5,6 +5,7 @@
 mod bad_input;
 mod config;
 mod conformance;
+mod cp;
 mod crash;
 mod detect;
 mod disk;

@@ -20,7 +20,8 @@ const TEXT: &str = "\
 
 Every command:
   0      done
-  1      of `server status`: no server runs; of `doctor`: something is broken
+  1      of `server status`: no server runs; of `doctor`: something is broken;
+         of `cp`: some files were not copied
   2      the command line, the job file or the configuration is wrong, or there is no such job
   125    muster failed: no server, no disk space, no permission
   130    ended by Ctrl-C

@@ -28,6 +28,10 @@ muster_api::model::catalogue! {
         ConfigInvalid = "config_invalid" => "Correct it; `muster config path` says where it is.",
         /// The connection to the server broke, and the server did not come back.
         ConnectionLost = "connection_lost" => "Look whether the server runs (`muster server status`), then `muster ps` to see what was done.",
+        /// A copy to or from a task could not go on.
+        CopyFailed = "copy_failed" => "Mend what the message says; the same command then goes on where it was.",
+        /// Some files were not copied; the others were.
+        CopyIncomplete = "copy_incomplete" => "Mend what the lines say; the same command then copies what is missing.",
         /// The current directory cannot be found.
         CurrentDirectoryMissing = "current_directory_missing" => "It may have been removed: `cd` to another one.",
         /// The disk of this machine is full.
@@ -123,6 +127,8 @@ impl Code {
             | Self::ClientInternal
             | Self::CommandLost
             | Self::ConnectionLost
+            | Self::CopyFailed
+            | Self::CopyIncomplete
             | Self::CurrentDirectoryMissing
             | Self::DiskFull
             | Self::HomeUnusable

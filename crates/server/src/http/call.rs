@@ -11,7 +11,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::response::Response;
 use muster_api::problem::{Code, Problem};
-use muster_api::view::SshQuery;
+use muster_api::view::{CopyQuery, SshQuery};
 use muster_link::control::{self, Received};
 use muster_link::message::{Call, Called, StreamHeader};
 use muster_link::session::Stream;
@@ -24,7 +24,9 @@ use crate::link;
 use crate::state::{Shared, Visit};
 
 /// How much is moved at once, in each direction.
-const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
+/// The same for a copy, of which nobody has many at a time.
+const COPY_PIECE: usize = 256 << 10;
 
 /// Speak SSH with a task, over a WebSocket. The task lets in whoever shows the key that the request names.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/ssh", tag = "calls", operation_id = "ssh",
@@ -39,7 +41,24 @@ pub(super) async fn ssh(
     let upgrade = upgradable(upgrade)?;
     let place = find(&shared, job, None, query.task).await?;
     let stream = call(&shared, &place, Call::Ssh { key: query.key }).await?;
-    Ok(connect(shared, upgrade, stream))
+    Ok(connect(shared, upgrade, stream, PIECE))
+}
+
+/// Copy files to or from a task, over a WebSocket.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/copy", tag = "calls", operation_id = "copy",
+    params(("job" = String, Path), CopyQuery), responses(
+        (status = 101, description = "Binary messages carry the frames of a copy, as `muster cp` speaks them."), Always, OnJob,
+        Reads, Conflicts))]
+pub(super) async fn copy(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+    Params(query): Params<CopyQuery>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Failure> {
+    let upgrade = upgradable(upgrade)?;
+    let place = find(&shared, job, None, query.task).await?;
+    let stream = call(&shared, &place, Call::Copy).await?;
+    Ok(connect(shared, upgrade, stream, COPY_PIECE))
 }
 
 pub(super) fn upgradable(
@@ -90,6 +109,7 @@ pub(super) fn connect(
     shared: Arc<Shared>,
     upgrade: WebSocketUpgrade,
     mut stream: BufReader<Stream>,
+    piece: usize,
 ) -> Response {
     // A caller is a visitor for as long as the call lasts.
     let visit = Visit::begin(shared.clone());
@@ -98,7 +118,7 @@ pub(super) fn connect(
         let mut client = link::bytes(socket);
         tokio::select! {
             // How it ended, both ends know better.
-            _ = copy_bidirectional_with_sizes(&mut client, &mut stream, PIECE, PIECE) => {}
+            _ = copy_bidirectional_with_sizes(&mut client, &mut stream, piece, piece) => {}
             () = shared.hang_up.cancelled() => {}
         }
     })

@@ -19,7 +19,7 @@ use muster_link::session::Stream;
 use muster_model::session::{Session, SessionCommand};
 use tokio::io::BufReader;
 
-use super::call::{call, connect, upgradable};
+use super::call::{PIECE, call, connect, upgradable};
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{Failure, Json, Params, Segment, Segments, optional};
 use super::file::{find, pieces};
@@ -176,7 +176,7 @@ pub(super) async fn attach(
     let upgrade = upgradable(upgrade)?;
     let asked = SessionAsk::Attach { name, columns: query.columns, rows: query.rows };
     match ask(&shared, job, query.task, asked).await? {
-        (SessionAnswer::Attached, stream) => Ok(connect(shared, upgrade, stream)),
+        (SessionAnswer::Attached, stream) => Ok(connect(shared, upgrade, stream, PIECE)),
         other => Err(strange(&other.0)),
     }
 }
