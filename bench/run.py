@@ -24,6 +24,7 @@ import gang
 import logs
 import many
 import start
+import transfer
 import upload
 from figure import Row, Unavailable, markdown, padded
 from measure import Failed, busy_share, machine
@@ -38,6 +39,7 @@ SCENARIOS = {
     "upload": upload,
     "gang": gang,
     "logs": logs,
+    "copy": transfer,
     "footprint": footprint,
 }
 # Above this share of busy cores the figures say more about the machine's other work than about muster.

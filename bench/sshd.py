@@ -1,4 +1,4 @@
-"""An SSH server of its own on this machine's loopback, for the time of a `with` block: what `rsync` talks to.
+"""An SSH server of its own on this machine's loopback, for the time of a `with` block: what `rsync` and `scp` talk to.
 
 Its key, its list of users' keys and its configuration are below one folder; nothing of an installed server is read.
 """
@@ -27,6 +27,7 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 PermitRootLogin prohibit-password
+Subsystem sftp internal-sftp
 """
 
 
@@ -74,10 +75,18 @@ class Sshd:
         self.__exit__()
         raise Unavailable(f"sshd does not listen: {(self.folder / 'log').read_text().strip()[-300:]}")
 
+    def scp(self, source, target):
+        """The command that copies a file or a directory there."""
+        place = f"{getpass.getuser()}@127.0.0.1:{target}"
+        return [tool("scp"), "-q", "-r", "-F", "none", "-P", str(self.port), *self._options(), str(source), place]
+
+    def _options(self):
+        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "IdentitiesOnly=yes")
+        return ["-i", f"{self.folder}/user", *(word for option in options for word in ("-o", option))]
+
     def rsync(self, source, target):
         """Brings `target` to the state of `source` over SSH; how long it took, in seconds."""
-        options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o IdentitiesOnly=yes"
-        remote = f"ssh -F none -p {self.port} -i {self.folder}/user {options}"
+        remote = " ".join(["ssh", "-F", "none", "-p", str(self.port), *self._options()])
         place = f"{getpass.getuser()}@127.0.0.1:{target}/"
         began = time.monotonic()
         done = subprocess.run(
