@@ -2,12 +2,14 @@
 
 use clap::Args;
 
+pub(crate) mod attach;
 pub(crate) mod clone;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod events;
+pub(crate) mod exec;
 pub(crate) mod exit_codes;
 pub(crate) mod explain;
 pub(crate) mod files;
@@ -16,14 +18,17 @@ pub(crate) mod get;
 pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod nodes;
+pub(crate) mod port_forward;
 pub(crate) mod ps;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod ssh;
+pub(crate) mod ssh_config;
 pub(crate) mod ssh_proxy;
-mod state;
+pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod submit;
 pub(crate) mod version;

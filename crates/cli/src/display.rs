@@ -85,19 +85,25 @@ impl Display {
                 self.stdout.pending.extend_from_slice(&line);
                 self.stdout.pending.push(b'\n');
             }
-            Mode::Raw => {
-                let bytes = log_bytes(chunk)?;
-                self.at_line_start = bytes.ends_with(b"\n");
-                self.sink(chunk.stream).pending.extend_from_slice(&bytes);
-            }
-            Mode::Labelled(_) | Mode::Timed(_) => {
-                let bytes = log_bytes(chunk)?;
-                self.labelled(|labeller, emit| {
-                    labeller.push(chunk.rank, chunk.stream, &bytes, chunk.at, emit);
-                });
+            Mode::Raw | Mode::Labelled(_) | Mode::Timed(_) => {
+                self.add(chunk.rank, chunk.stream, &log_bytes(chunk)?, chunk.at);
             }
         }
         self.flush()
+    }
+
+    /// Shows a piece of output that is in no log.
+    pub fn piece(&mut self, rank: u32, stream: LogStream, bytes: &[u8], at: Timestamp) -> Result<(), Error> {
+        self.add(rank, stream, bytes, at);
+        self.flush()
+    }
+
+    fn add(&mut self, rank: u32, stream: LogStream, bytes: &[u8], at: Timestamp) {
+        if matches!(self.mode, Mode::Raw) {
+            self.at_line_start = bytes.ends_with(b"\n");
+            self.sink(stream).pending.extend_from_slice(bytes);
+        }
+        self.labelled(|labeller, emit| labeller.push(rank, stream, bytes, at, emit));
     }
 
     /// Time passes.

@@ -9,8 +9,9 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    clone, completion, config, cp, doctor, events, exit_codes, explain, files, gc, get, init, logs, nodes,
-    ps, rm, run, server, session, show, ssh_proxy, stop, submit, version, wait, why,
+    attach, clone, completion, config, cp, doctor, events, exec, exit_codes, explain, files, gc, get, init,
+    logs, nodes, port_forward, ps, rm, run, server, session, show, ssh, ssh_config, ssh_proxy, stop, submit,
+    version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -87,7 +88,7 @@ A job is named by its id, the beginning of it, its name, or `last`. Every comman
 and --color auto, always or never.
 
 Exit codes:
-  0    done; of `run`, `clone` and `wait`, the job's own
+  0    done; of `run`, `clone`, `attach` and `wait`, the job's own; of `exec` and `ssh`, the command's
   1    of `server status`: none runs; of `doctor`: something is broken; of `cp`: files are missing
   2    what was asked for is wrong
   124  a timeout
@@ -118,6 +119,11 @@ enum Command {
     Ps(ps::Args),
     Show(show::Args),
     Logs(logs::Args),
+    Attach(attach::Args),
+    Exec(exec::Args),
+    Ssh(ssh::Args),
+    #[command(name = "port-forward")]
+    PortForward(port_forward::Args),
     Files(files::Args),
     Get(get::Args),
     Cp(cp::Args),
@@ -132,6 +138,8 @@ enum Command {
     Gc(gc::Args),
     Server(server::Args),
     Config(config::Args),
+    #[command(name = "ssh-config")]
+    SshConfig(ssh_config::Args),
     Doctor(doctor::Args),
     Completion(completion::Args),
     Version(version::Args),
@@ -182,6 +190,11 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Ps(args) => block_on(ps::run(&args)),
         Command::Show(args) => block_on(show::run(&args)),
         Command::Logs(args) => block_on(logs::run(&args)),
+        Command::Attach(args) => block_on(attach::run(&args)),
+        Command::PortForward(args) => block_on(port_forward::run(&args)),
+        Command::SshConfig(args) => ssh_config::run(&args),
+        Command::Exec(args) => block_on(exec::run(&args)),
+        Command::Ssh(args) => block_on(ssh::run(&args)),
         Command::Files(args) => block_on(files::run(&args)),
         Command::Get(args) => block_on(get::run(&args)),
         Command::Cp(args) => block_on(cp::run(&args)),
@@ -315,8 +328,12 @@ mod tests {
         clone: Submit a job again, as it was or with changes
         init: Write a commented job file from what is in a directory
         ps: List jobs
-        show: Show everything about a job: its spec, tasks, attempts, what it uses, and why it ended
+        show: Show everything about a job: spec, tasks, attempts, what it uses, and why it ended
         logs: Show what a job's tasks have written
+        attach: Stay with a job that waits or runs, as `muster run` does
+        exec: Run a command in a task that runs
+        ssh: Open a shell in a task that runs, or run a line in it
+        port-forward: Reach ports of a task at ports of this machine
         files: List the files of a job's task
         get: Copy files or directories of a job's task here
         cp: Copy files and directories to a running task, or from it
@@ -331,6 +348,7 @@ mod tests {
         gc: Remove what need not be kept: old logs and outputs, code that no job has
         server: Start, stop or look at the private server
         config: Show or change the settings, and where each comes from
+        ssh-config: Make plain ssh, scp, rsync and editors reach tasks
         doctor: Check this machine, the configuration, the server, its engines and nodes
         completion: Print what makes a shell complete muster's commands and flags
         version: Show the version

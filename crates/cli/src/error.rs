@@ -170,7 +170,12 @@ impl Error {
     }
 
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.kind.exit_code())
+        ExitCode::from(self.exit_number())
+    }
+
+    /// The same, for those who compare it.
+    pub fn exit_number(&self) -> u8 {
+        self.kind.exit_code()
     }
 
     /// What went wrong, in one line, and what helps: for a command that goes on all the same.

@@ -6,6 +6,8 @@
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use muster_ssh::keys::{self, PrivateKey};
 
@@ -14,7 +16,8 @@ use crate::home::Home;
 
 /// A user's key.
 pub(crate) struct Identity {
-    key: PrivateKey,
+    key: Arc<PrivateKey>,
+    file: PathBuf,
 }
 
 impl Identity {
@@ -38,7 +41,17 @@ impl Identity {
             Err(error) => return Err(failed(&error)),
         };
         let key = keys::from_file(&text).map_err(|error| failed(&io::Error::other(error)))?;
-        Ok(Self { key })
+        Ok(Self { key: Arc::new(key), file })
+    }
+
+    /// The key itself, to show it.
+    pub fn key(&self) -> Arc<PrivateKey> {
+        self.key.clone()
+    }
+
+    /// Where it is kept, for an ordinary `ssh`.
+    pub fn file(&self) -> &Path {
+        &self.file
     }
 
     /// Its public half, as a line of `authorized_keys`.
@@ -51,7 +64,7 @@ impl Identity {
 }
 
 /// Makes a key. Of two commands that do so at once, the first one's is taken.
-fn make(folder: &std::path::Path, file: &std::path::Path) -> io::Result<String> {
+fn make(folder: &Path, file: &Path) -> io::Result<String> {
     let key = keys::random().map_err(io::Error::other)?;
     let text = keys::to_file(&key).map_err(io::Error::other)?;
     let own = folder.join(format!(".id.{}", std::process::id()));

@@ -26,6 +26,16 @@ pub(crate) enum Received {
     Terminate,
 }
 
+impl Received {
+    /// What a command exits with that it ended.
+    pub const fn exit_code(self) -> i32 {
+        match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        }
+    }
+}
+
 /// Listens from the moment it is made: a signal that comes before anyone asks is kept.
 pub(crate) struct Interrupts {
     interrupt: Signal,
@@ -79,7 +89,7 @@ impl Interrupts {
 
 /// A person is there when they can see the question and type the answer, and we are what they look at: reading from
 /// the terminal in the background would stop us.
-fn can_ask() -> bool {
+pub(crate) fn can_ask() -> bool {
     let in_foreground =
         || rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp());
     io::stdin().is_terminal() && terminal::stderr_is_terminal() && in_foreground()

@@ -4,6 +4,7 @@
 //! ends the process or decides what a job may do: a command returns its exit code, and the server decides.
 
 mod amount;
+mod call;
 mod catalogue;
 mod command;
 mod display;
@@ -18,6 +19,8 @@ mod label;
 mod moment;
 mod private;
 mod progress;
+mod quote;
+mod remote;
 mod session;
 mod snapshot;
 mod spec;

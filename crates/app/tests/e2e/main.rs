@@ -2,6 +2,7 @@
 //!
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
+mod attach;
 mod bad_input;
 mod config;
 mod conformance;
@@ -11,6 +12,7 @@ mod detect;
 mod disk;
 mod docs;
 mod doctor;
+mod exec;
 mod files;
 mod frameworks;
 mod gang;
@@ -20,6 +22,7 @@ mod many;
 mod metrics;
 mod node_disk;
 mod peers;
+mod port_forward;
 mod retry;
 mod run;
 mod selector;
@@ -27,6 +30,7 @@ mod server;
 mod session;
 mod snapshot;
 mod ssh;
+mod ssh_config;
 mod ssh_files;
 mod stop;
 mod submit;

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::terminal;
 
 const TEXT: &str = "\
-`run`, `clone` and `wait` end with the job's exit code:
+`run`, `clone`, `attach` and `wait` end with the job's exit code:
   0      every task ended with 0
   1-123  the exit code of the task that failed first
   124    the job ran longer than its timeout; of `wait --timeout`: not over yet
@@ -17,6 +17,9 @@ const TEXT: &str = "\
   127    there is no such command
   128+N  signal N ended the task that failed first; 137 also when it ran out of memory
   130    the job was stopped, by `muster stop` or Ctrl-C
+
+`exec` and `ssh` end with that of the command in the task, 128+N for signal N; \
+125 when the connection broke before it had ended.
 
 Every command:
   0      done

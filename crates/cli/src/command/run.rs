@@ -23,6 +23,8 @@ use crate::terminal;
 mod attached;
 mod summary;
 
+pub(super) use attached::{Unattended, View, watch};
+
 /// How long nodes may take to come back to a server that has just started.
 const NODES_RETURN: Duration = Duration::from_secs(2);
 const NODES_POLL: Duration = Duration::from_millis(20);
@@ -155,7 +157,7 @@ pub(super) async fn submit(
     let lines = request.reasons.lines(&job.spec, job.launch.as_ref());
     let done = match interrupts {
         None => detached(&job, &lines, how.json),
-        Some(interrupts) => attached::watch(session, &job, &lines, interrupts, how.json).await,
+        Some(interrupts) => watch(session, &job, View::of_new(&lines, how.json), interrupts).await,
     };
     if let Some(remembering) = remembering {
         remembering.await;

@@ -20,7 +20,7 @@ use crate::spec::launched;
 use crate::table::Table;
 use crate::terminal;
 
-/// Show everything about a job: its spec, tasks, attempts, what it uses, and why it ended
+/// Show everything about a job: spec, tasks, attempts, what it uses, and why it ended
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Examples:\n  muster show last\n  muster show digits --json | jq .spec\n  muster show digits --diff | git apply"

@@ -6,7 +6,7 @@ use muster_api::view::JobSummary;
 use crate::duration::{between, shown};
 use crate::terminal::Colour;
 
-pub(super) fn colour(state: State) -> Option<Colour> {
+pub(crate) fn colour(state: State) -> Option<Colour> {
     match state {
         State::Queued | State::Suspended => Some(Colour::Dim),
         State::Starting | State::Stopping => Some(Colour::Yellow),
@@ -18,7 +18,7 @@ pub(super) fn colour(state: State) -> Option<Colour> {
 }
 
 /// The state, with the reason where it failed: `failed: exited with code 1`.
-pub(super) fn words(job: &JobSummary) -> String {
+pub(crate) fn words(job: &JobSummary) -> String {
     match (job.state, &job.message) {
         (State::Failed, Some(message)) => format!("failed: {message}"),
         _ => job.state.to_string(),
@@ -26,12 +26,12 @@ pub(super) fn words(job: &JobSummary) -> String {
 }
 
 /// How long it has run, or ran; empty before it does.
-pub(super) fn run_time(job: &JobSummary, now: muster_api::model::Timestamp) -> String {
+pub(crate) fn run_time(job: &JobSummary, now: muster_api::model::Timestamp) -> String {
     let Some(started_at) = job.started_at else { return String::new() };
     shown(between(started_at, job.ended_at.unwrap_or(now)))
 }
 
 /// `2 tasks`, `1 task`.
-pub(super) fn tasks(count: u32) -> String {
+pub(crate) fn tasks(count: u32) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
 }

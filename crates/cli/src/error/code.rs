@@ -60,6 +60,8 @@ muster_api::model::catalogue! {
         OutputClosed = "output_closed" => "Nothing: a command whose output goes to `head` ends like this.",
         /// The output of the command cannot be written.
         OutputFailed = "output_failed" => "Check the disk or the terminal that stdout goes to, or the path that --output names.",
+        /// A port of this machine cannot be listened on.
+        PortUnusable = "port_unusable" => "Choose another one, LOCAL:REMOTE, or :REMOTE for any that is free.",
         /// The server's address cannot be read.
         ServerAddressInvalid = "server_address_invalid" => "Set MUSTER_SERVER to http://HOST:PORT or unix:/PATH, or unset it.",
         /// Whatever answers is not a muster server, or not one of about this version.
@@ -74,10 +76,18 @@ muster_api::model::catalogue! {
         ServerStuck = "server_stuck" => "End the process that the message names; its jobs keep running.",
         /// No connection to the server could be made.
         ServerUnreachable = "server_unreachable" => "Check that it runs and that MUSTER_SERVER is its address; without MUSTER_SERVER a private server is used.",
+        /// ssh's configuration cannot be read or changed, or cannot name what it has to.
+        SshConfigUnusable = "ssh_config_unusable" => "Check your rights to ~/.ssh and its files; `muster ssh-config` prints what would be added, to be put there by hand.",
         /// The operating system refused something that every command needs.
         SystemFailed = "system_failed" => "Read the system's words in the message; limits of processes or open files may be reached.",
+        /// The connection to a task broke before what was done over it had ended.
+        TaskLost = "task_lost" => "`muster show JOB` says whether the task still runs; what was started in it may go on.",
         /// The job has no task of this rank.
         TaskNotFound = "task_not_found" => "Ranks count from 0; `muster show JOB` lists the tasks.",
+        /// The job does not run now, so that nobody can come into its tasks.
+        TaskNotRunning = "task_not_running" => "--wait waits until it runs; `muster why JOB` says what it waits for, or why it ended.",
+        /// A task was reached and would not do what was asked of it.
+        TaskRefused = "task_refused" => "Look into inside.log of the task's directory; its node may run another version of muster.",
         /// The server's token cannot be sent.
         TokenInvalid = "token_invalid" => "Set MUSTER_TOKEN to the token as it was given to you, one line of plain characters.",
         /// There is no error of this code.
@@ -114,9 +124,11 @@ impl Code {
             | Self::JobFileTooLarge
             | Self::JobFileUnreadable
             | Self::NoHome
+            | Self::PortUnusable
             | Self::ServerAddressInvalid
             | Self::ServerNotPrivate
             | Self::TaskNotFound
+            | Self::TaskNotRunning
             | Self::TokenInvalid
             | Self::NoSuchError
             | Self::NoSuchSetting
@@ -139,7 +151,10 @@ impl Code {
             | Self::ServerStartFailed
             | Self::ServerStuck
             | Self::ServerUnreachable
-            | Self::SystemFailed => Kind::Failed,
+            | Self::SshConfigUnusable
+            | Self::SystemFailed
+            | Self::TaskLost
+            | Self::TaskRefused => Kind::Failed,
             Self::WaitTimeout => Kind::Timeout,
             Self::OutputClosed => Kind::OutputClosed,
         }

@@ -14,7 +14,7 @@ use crate::command::stop;
 use crate::display::{Display, Mode};
 use crate::error::Error;
 use crate::follow::LogFollow;
-use crate::interrupt::{Interrupts, Received, Wish};
+use crate::interrupt::{self, Interrupts, Received, Wish};
 use crate::progress::Spinner;
 use crate::session::Session;
 use crate::terminal;
@@ -26,20 +26,46 @@ const REMARK_DEADLINE: Duration = Duration::from_secs(2);
 /// What a client exits with that does not wait for the end of what it stops.
 const STOPPED: i32 = 130;
 
-/// Shows a job until it is over, after some lines about it, and returns its exit code.
-pub(super) async fn watch(
+/// How a job is looked at.
+pub(in crate::command) struct View<'a> {
+    /// Lines about it that come first.
+    pub lines: &'a [String],
+    /// Which part of its log.
+    pub log: LogsQuery,
+    pub json: bool,
+    pub unattended: Unattended,
+}
+
+impl<'a> View<'a> {
+    /// That of whoever has made the job.
+    pub fn of_new(lines: &'a [String], json: bool) -> Self {
+        // From the first attempt on, also when that is over before anyone looks.
+        let log = LogsQuery { follow: true, cursor: Some("1@".into()), ..LogsQuery::default() };
+        Self { lines, log, json, unattended: Unattended::Stop }
+    }
+}
+
+/// What becomes of the job when we are ended and there is nobody to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::command) enum Unattended {
+    /// It was ours.
+    Stop,
+    /// We only came to look.
+    Detach,
+}
+
+/// Shows a job until it is over and returns its exit code.
+pub(in crate::command) async fn watch(
     session: &Arc<Session>,
     job: &JobDetail,
-    lines: &[String],
+    view: View<'_>,
     mut interrupts: Interrupts,
-    json: bool,
 ) -> Result<ExitCode, Error> {
+    let json = view.json;
     terminal::remark(&headline(job));
-    lines.iter().for_each(|line| terminal::remark(line));
-    let mut watch = Watch::new(session, job, json);
-    // From the first attempt on, also when that is over before anyone looks.
-    let query = LogsQuery { follow: true, cursor: Some("1@".into()), ..LogsQuery::default() };
-    let mut log = LogFollow::start(session, watch.id(), query);
+    view.lines.iter().for_each(|line| terminal::remark(line));
+    let mut watch = Watch::new(session, job, json, view.unattended);
+    let mut log = LogFollow::start(session, watch.id(), view.log);
     let mut ticks = interval_at(Instant::now() + TICK, TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -69,12 +95,13 @@ struct Watch<'a> {
     told: Option<String>,
     /// How often the user has asked for its end.
     stops: u32,
+    unattended: Unattended,
     /// Devices that it was not given were mentioned, or there are none.
     has_remarked: bool,
 }
 
 impl<'a> Watch<'a> {
-    fn new(session: &'a Arc<Session>, job: &'a JobDetail, json: bool) -> Self {
+    fn new(session: &'a Arc<Session>, job: &'a JobDetail, json: bool, unattended: Unattended) -> Self {
         let mode = if job.summary.nodes > 1 { Mode::Labelled(job.summary.nodes) } else { Mode::Raw };
         let display = Display::new(mode);
         let display = if json { display.on_stderr() } else { display };
@@ -86,6 +113,7 @@ impl<'a> Watch<'a> {
             has_started: false,
             told: None,
             stops: 0,
+            unattended,
             has_remarked: false,
         }
     }
@@ -167,6 +195,9 @@ impl<'a> Watch<'a> {
         received: Received,
     ) -> Result<Option<ExitCode>, Error> {
         self.spinner.clear();
+        if self.unattended == Unattended::Detach && !interrupt::can_ask() {
+            return Ok(Some(exit_code(Some(received.exit_code()))));
+        }
         // Whoever has asked for the end once is not asked again.
         let wish = if self.stops > 0 { Wish::Stop } else { interrupts.wish(received, self.id()).await };
         match wish {
