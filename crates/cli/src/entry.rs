@@ -88,7 +88,7 @@ A job is named by its id, the beginning of it, its name, or `last`. Every comman
 and --color auto, always or never.
 
 Exit codes:
-  0    done; of `run`, `clone`, `attach` and `wait`, the job's own; of `exec` and `ssh`, the command's
+  0    done; of `run`, `clone`, `attach`, `wait`: the job's own; of `exec`, `ssh`: the command's
   1    of `server status`: none runs; of `doctor`: something is broken; of `cp`: files are missing
   2    what was asked for is wrong
   124  a timeout

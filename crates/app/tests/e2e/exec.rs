@@ -24,13 +24,17 @@ fn end(home: &Home, id: &str) {
 }
 
 fn with_input(mut command: Command, input: &[u8]) -> Finished {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("its input is piped");
     let input = input.to_vec();
     let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let done = child.wait_with_output().unwrap();
-    writing.join().unwrap();
+    let done = child.wait_with_output().expect("a child can be waited for");
+    writing.join().expect("who writes does not panic");
     Finished { status: done.status, stdout: done.stdout, stderr: done.stderr }
 }
 

@@ -38,13 +38,14 @@ fn serving(home: &Home) -> (String, String) {
 /// The ports that a `--json` one has said.
 fn local_port(forward: &Running) -> u16 {
     let line = wait_for_some("the ports", || forward.out().lines().next().map(str::to_owned));
-    let said: Value = serde_json::from_str(&line).unwrap();
-    u16::try_from(said["ports"][0]["local"].as_u64().unwrap()).unwrap()
+    let said: Value = serde_json::from_str(&line).expect("a line of JSON");
+    let port = said["ports"][0]["local"].as_u64().and_then(|port| u16::try_from(port).ok());
+    port.expect("a port")
 }
 
 fn connect(port: u16) -> TcpStream {
-    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket has timeouts");
     stream
 }
 

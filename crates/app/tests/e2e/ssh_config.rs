@@ -14,7 +14,7 @@ struct Person {
 
 impl Person {
     fn new() -> Self {
-        Self { home: home(), folder: tempfile::tempdir().unwrap() }
+        Self { home: home(), folder: tempfile::tempdir().expect("a folder") }
     }
 
     fn config(&self) -> PathBuf {
@@ -22,7 +22,7 @@ impl Person {
     }
 
     fn muster(&self, words: &[&str]) -> Output {
-        self.home.command(words).env("HOME", self.folder.path()).output().unwrap()
+        self.home.command(words).env("HOME", self.folder.path()).output().expect("the binary starts")
     }
 
     /// OpenSSH finds its configuration by the account's home, not by HOME: it has to be told. The environment has nothing of
