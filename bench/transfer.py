@@ -12,9 +12,9 @@ SMALL_FILES, SMALL_BYTES = 1000, 2_000_000
 BLOCK = 1 << 20
 
 NOTES = (
-    "Copies: everything is in the page cache. `scp` is the machine's own with its default cipher and a connection of its "
-    "own each time; `muster cp` goes through the server and the agent into a task that runs. Nothing of an earlier copy "
-    "is there when one begins.",
+    "Copies: everything is in the page cache. `scp` is the machine's own with its default cipher and a connection of "
+    "its own each time; `muster cp` goes through the server and the agent into a task that runs. Nothing of an earlier "
+    "copy is there when one begins.",
 )
 
 
@@ -71,7 +71,10 @@ def large(bench):
     up, down, theirs, cells = compare(bench, source, target)
     if theirs:
         cells["plain tools"] = f"scp {megabytes / theirs.p50:,.0f} MB/s"
-    for name, sample in ((f"`cp` of a file of {megabytes:,.0f} MB to a task, p50", up), ("the same from it, p50", down)):
+    for name, sample in (
+        (f"`cp` of a file of {megabytes:,.0f} MB to a task, p50", up),
+        ("the same from it, p50", down),
+    ):
         within = theirs and sample.p50 * 0.8 <= theirs.p50
         yield Row(name, f"{megabytes / sample.p50:,.0f} MB/s", "≥ 0.8 × scp", within, cells)
     source.unlink()

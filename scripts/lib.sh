@@ -212,7 +212,9 @@ horovod() {
     digest="$(cat "$ROOT/scripts/requirements-launchers.txt" "$ROOT/examples/pytorch/requirements.txt" <(python3 -V) | sha256sum | cut -c1-12)"
     folder="$CACHE/venv/horovod-$HOROVOD_VERSION-$digest"
     if [[ ! -e "$folder/.complete" ]]; then
-        apt_need cmake cmake && apt_need c++ g++ make || die "Horovod is compiled with cmake and a C++ compiler" "Debian: apt-get install cmake g++ make"
+        if ! apt_need cmake cmake || ! apt_need c++ g++ make; then
+            die "Horovod is compiled with cmake and a C++ compiler" "Debian: apt-get install cmake g++ make"
+        fi
         say "compiling Horovod $HOROVOD_VERSION into $folder (once, four minutes of one core)"
         rm -rf "$folder"
         log="$(mktemp)"
@@ -229,9 +231,10 @@ horovod() {
 }
 
 compile_horovod() {
-    local folder="$1" source pip=("$1/bin/python" -m pip --disable-pip-version-check)
+    local source pins pip=("$1/bin/python" -m pip --disable-pip-version-check)
     source="$(mktemp -d)"
-    "${pip[@]}" install --no-deps setuptools==80.9.0 wheel==0.45.1 $(grep -E '^(cloudpickle|packaging|psutil|PyYAML)=' "$ROOT/scripts/requirements-launchers.txt") &&
+    mapfile -t pins < <(grep -E '^(cloudpickle|packaging|psutil|PyYAML)=' "$ROOT/scripts/requirements-launchers.txt")
+    "${pip[@]}" install --no-deps setuptools==80.9.0 wheel==0.45.1 "${pins[@]}" &&
         "${pip[@]}" download --no-deps --no-build-isolation --no-binary :all: -d "$source" "horovod==$HOROVOD_VERSION" &&
         tar xzf "$source/horovod-$HOROVOD_VERSION.tar.gz" -C "$source" --strip-components 1 &&
         sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' "$source/CMakeLists.txt" "$source/horovod/torch/CMakeLists.txt" &&
