@@ -75,6 +75,10 @@ class Sshd:
         self.__exit__()
         raise Unavailable(f"sshd does not listen: {(self.folder / 'log').read_text().strip()[-300:]}")
 
+    def ssh(self, *command):
+        """The words of a command that runs another one on this host."""
+        return [tool("ssh"), "-F", "none", "-p", str(self.port), *self._options(), "127.0.0.1", *command]
+
     def scp(self, source, target):
         """The command that copies a file or a directory there."""
         place = f"{getpass.getuser()}@127.0.0.1:{target}"

@@ -94,4 +94,20 @@ def small(bench):
     shutil.rmtree(target)
 
 
-FIGURES = {"`cp` of a large file": large, "`cp` of small files": small}
+def round_trip(bench):
+    """A command in a task, as a whole process, beside `ssh` to a local server."""
+    muster, count, cells = bench.muster, bench.runs // 2, {}
+    with waiting_task(muster) as job:
+        command = [muster.binary, "exec", job, "--", "true"]
+        mine = Sample([run_ms(command, muster.environment) for _ in range(count)])
+
+    def beside_ssh(_):
+        with Sshd(bench.folder / "sshd") as sshd:
+            theirs = Sample([run_ms(sshd.ssh("true"), muster.environment) for _ in range(bench.few)])
+            cells["plain tools"] = f"ssh {theirs.p50:,.1f} ms"
+
+    bench.beside("plain tools", cells, beside_ssh)
+    yield Row("`exec JOB -- true`, until it returns, p50", f"{mine.p50:,.1f} ms", "≤ 15 ms", mine.p50 <= 15, cells)
+
+
+FIGURES = {"a command in a task": round_trip, "`cp` of a large file": large, "`cp` of small files": small}
