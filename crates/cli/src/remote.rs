@@ -15,7 +15,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::time::timeout;
 
 use self::escape::Escape;
-use self::raw::Raw;
+pub(crate) use self::raw::Raw;
 use self::stdio::{Sink, Stdin};
 use crate::call::Caller;
 use crate::error::{Code, Error};

@@ -7,7 +7,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use crate::error::{Code, Error};
 
 /// The terminal is raw until this is dropped, also by a panic.
-pub(super) struct Raw {
+pub(crate) struct Raw {
     before: Termios,
 }
 

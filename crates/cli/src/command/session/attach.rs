@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use muster_api::model::session::Terminal;
 use muster_api::view::AttachQuery;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::tcgetwinsize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::Which;
 use crate::error::{Code, Error};
+use crate::remote::Raw;
 use crate::session::Session;
 use crate::terminal;
 
@@ -57,7 +58,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let (columns, rows) = size();
     let query = AttachQuery { task: which.target.task, columns, rows };
     let line = way.call(async |client| client.attach_session(which.job(), &which.name, &query).await).await?;
-    let raw = Raw::begin()?;
+    let raw = Raw::enter()?;
     let ended = converse(line, leave).await;
     drop(raw);
     terminal::remark(&format!("\r\nleft session {} of {}", which.name, which.target));
@@ -130,26 +131,4 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
 fn size() -> (u16, u16) {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or((80, 24), |size| (size.ws_col, size.ws_row))
-}
-
-/// A terminal that passes on every key; as it was when dropped.
-struct Raw(Termios);
-
-impl Raw {
-    fn begin() -> Result<Self, Error> {
-        let failed =
-            |errno: rustix::io::Errno| Error::io(Code::SystemFailed, "use the terminal", &errno.into());
-        let before = tcgetattr(io::stdin()).map_err(failed)?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        tcsetattr(io::stdin(), OptionalActions::Now, &raw).map_err(failed)?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        // The terminal may be gone.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
-    }
 }
