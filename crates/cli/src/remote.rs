@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use self::escape::Escape;
 pub(crate) use self::raw::Raw;
-use self::stdio::{Sink, Stdin};
+use self::stdio::Sink;
+pub(crate) use self::stdio::Stdin;
 use crate::call::Caller;
 use crate::error::{Code, Error};
 use crate::target::Target;

@@ -135,6 +135,11 @@ impl Home {
         Running::start(self.command(words))
     }
 
+    /// For `--env`: shells of a task with this read nobody's start-up files, which may take long or wait for one another.
+    pub fn bare_shells(&self) -> String {
+        format!("HOME={}", self.shared().display())
+    }
+
     /// Starts a command on a terminal.
     pub fn start_on_terminal<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Terminal {
         Terminal::start(&self.command(words))

@@ -11,8 +11,9 @@ use crate::{home, home_with, until};
 /// A job that runs until `go` is there.
 fn running(home: &Home, words: &[&str]) -> String {
     let script = until("go");
+    let bare = home.bare_shells();
     let mut all = words.to_vec();
-    all.extend(["--", "sh", "-c", &script]);
+    all.extend(["--env", &bare, "--", "sh", "-c", &script]);
     let id = home.submit(&all);
     home.wait_for_state(&id, "running");
     id
@@ -205,12 +206,11 @@ fn a_shell_on_a_terminal_follows_its_window_and_its_keys() {
     shell.wait_for("this is task 0 of 2 tasks", 1);
     for (rows, columns) in [(33, 101), (41, 77)] {
         shell.resize(rows, columns);
-        // What the kernel says of the window may come later than the keys.
-        wait_for("the size of the window", || {
-            shell.press("echo si'ze' $(stty size)\r");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            shell.screen().contains(&format!("size {rows} {columns}"))
-        });
+        // What the kernel says of the window may come later than the keys, so the shell waits for it.
+        shell.press(&format!(
+            "until [ \"$(stty size)\" = '{rows} {columns}' ]; do sleep 0.02; done; echo si'ze' {rows} {columns}\r"
+        ));
+        shell.wait_for(&format!("size {rows} {columns}"), 1);
     }
     shell.press("echo wai'ting'; sleep 60\r");
     shell.wait_for("waiting", 1);

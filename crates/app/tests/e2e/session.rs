@@ -34,15 +34,13 @@ impl Scene {
             Way::Pty => without_tmux(&home),
         };
         let (path, shell) = (format!("PATH={path}"), format!("SHELL={shell}"));
-        // What a user has set up for interactive shells is not part of the test.
-        let nobody = format!("HOME={}", home.shared().display());
         let id = home.submit(&[
             "--env",
             &path,
             "--env",
             &shell,
             "--env",
-            &nobody,
+            &home.bare_shells(),
             "--",
             "sh",
             "-c",

@@ -2,7 +2,7 @@
 
 mod terminal;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use muster_testkit::{Home, wait_for};
 
@@ -63,6 +63,27 @@ fn who_answers_in_a_task_may_be_killed_and_another_one_comes() {
         let next = ssh(&home, &[&host, "echo $PPID"]).output().expect("an OpenSSH client");
         next.status.success() && String::from_utf8_lossy(&next.stdout).trim() != pid
     });
+    home.touch("go");
+    home.wait_for_state(&id, "succeeded");
+}
+
+#[test]
+fn a_way_that_is_cut_ends_plain_ssh() {
+    let home = home();
+    let id = home.submit(&["--", "sh", "-c", &until("go")]);
+    home.wait_for_state(&id, "running");
+    let line = "echo $PPID > \"$SHARED/answers\"; sleep 1000";
+    // Its input stays open: nobody types, and nobody leaves.
+    let mut client =
+        ssh(&home, &[&format!("task0.{id}"), line]).stdin(Stdio::piped()).spawn().expect("an OpenSSH client");
+    let mut pid = String::new();
+    wait_for("the command to run", || {
+        pid = home.wait_for_file("answers").trim().to_owned();
+        !pid.is_empty()
+    });
+    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill starts").success());
+    wait_for("ssh to notice", || client.try_wait().expect("it can be waited for").is_some());
+    assert_eq!(client.wait().expect("it has ended").code(), Some(255));
     home.touch("go");
     home.wait_for_state(&id, "succeeded");
 }

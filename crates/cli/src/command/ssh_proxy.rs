@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::error::{Code, Error};
 use crate::identity::Identity;
+use crate::remote::Stdin;
 use crate::session::Session;
 use crate::target::Target;
 
@@ -25,7 +26,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let line = session.call(async |client| client.ssh(&args.host.job, &query).await).await?;
     let (mut from, mut to) = tokio::io::split(line);
-    let (mut stdin, mut stdout) = (tokio::io::stdin(), tokio::io::stdout());
+    let (mut stdin, mut stdout) = (Stdin::open(), tokio::io::stdout());
     let failed = |error| Error::io(Code::SystemFailed, "carry the connection", &error);
     let out = async {
         let mut piece = vec![0; 64 << 10];
@@ -39,7 +40,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             }
         }
     };
-    let input = async { tokio::io::copy(&mut stdin, &mut to).await.map(drop).map_err(failed) };
+    let input = async {
+        while let Some(piece) = stdin.next().await {
+            to.write_all(&piece).await.map_err(failed)?;
+            to.flush().await.map_err(failed)?;
+        }
+        Ok::<(), Error>(())
+    };
     // Whichever end has had enough: an SSH connection has no half.
     tokio::select! {
         ended = out => ended?,

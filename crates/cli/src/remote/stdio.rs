@@ -16,7 +16,7 @@ const PIECE: usize = 32 << 10;
 const AHEAD: usize = 8;
 
 /// Our standard input, from the moment it is opened.
-pub(super) struct Stdin {
+pub(crate) struct Stdin {
     pieces: mpsc::Receiver<Bytes>,
 }
 

@@ -6,18 +6,15 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use muster_model::launch::{Peer, Peers};
 use muster_ssh::gang::Gang;
 use muster_ssh::server;
+pub use muster_testkit::wait_for;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 const OWN: [u8; 4] = [127, 0, 0, 1];
-/// Far above what anything here takes.
-const DEADLINE: Duration = Duration::from_secs(60);
-
 /// The host's name in its own configuration.
 pub const NAME: &str = "worker-0";
 
@@ -144,14 +141,6 @@ impl Drop for Master<'_> {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < DEADLINE, "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Bytes that no part of a file shares with another.

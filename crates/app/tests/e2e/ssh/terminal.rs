@@ -7,7 +7,16 @@ use crate::{home, until};
 
 /// A running task, and its name for `ssh`.
 fn task(home: &Home) -> (String, String) {
-    let id = home.submit(&["--env", "WORD=of the task", "--", "sh", "-c", &until("go")]);
+    let id = home.submit(&[
+        "--env",
+        &home.bare_shells(),
+        "--env",
+        "WORD=of the task",
+        "--",
+        "sh",
+        "-c",
+        &until("go"),
+    ]);
     home.wait_for_state(&id, "running");
     let host = format!("task0.{id}");
     (id, host)

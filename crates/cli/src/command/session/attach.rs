@@ -1,6 +1,6 @@
 //! `muster session attach`: at a session's terminal, from ours.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
@@ -9,11 +9,10 @@ use muster_api::view::AttachQuery;
 use rustix::termios::tcgetwinsize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 use super::Which;
 use crate::error::{Code, Error};
-use crate::remote::Raw;
+use crate::remote::{Raw, Stdin};
 use crate::session::Session;
 use crate::terminal;
 
@@ -69,7 +68,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 /// Until the terminal ends or the user leaves.
 async fn converse(line: muster_api::client::Line, leave: Option<u8>) -> io::Result<()> {
     let (mut from, mut to) = tokio::io::split(line);
-    let (mut keyboard, mut stdout) = (keyboard(), tokio::io::stdout());
+    let (mut keyboard, mut stdout) = (Stdin::open(), tokio::io::stdout());
     let mut resized = signal(SignalKind::window_change())?;
     let shown = async {
         let mut piece = vec![0; 64 << 10];
@@ -86,7 +85,7 @@ async fn converse(line: muster_api::client::Line, leave: Option<u8>) -> io::Resu
     let typed = async {
         loop {
             let record = tokio::select! {
-                keys = keyboard.recv() => {
+                keys = keyboard.next() => {
                     let keys = &keys.unwrap_or_default();
                     if keys.is_empty() || leave.is_some_and(|leave| keys.contains(&leave)) {
                         return Ok(());
@@ -106,21 +105,6 @@ async fn converse(line: muster_api::client::Line, leave: Option<u8>) -> io::Resu
         ended = shown => ended,
         ended = typed => ended,
     }
-}
-
-/// What is typed; nothing at its end. Read by a thread of its own, which may outlive the session: nothing but a key, or the end of
-/// the process, ends such a read.
-fn keyboard() -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        let mut piece = [0; 4096];
-        while let Ok(count @ 1..) = io::stdin().lock().read(&mut piece) {
-            if sender.blocking_send(piece[..count].to_vec()).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
 }
 
 fn record(kind: u8, content: &[u8]) -> Vec<u8> {
