@@ -78,11 +78,10 @@ mod tests {
         std::fs::create_dir_all(dir.path()).unwrap();
         let door = UnixListener::bind(dir.path().join(DOOR)).unwrap();
         let (ours, caller) = tokio::io::duplex(1024);
-        let (brought, accepted) =
-            tokio::join!(bring(BufReader::new(ours), &dir, &task, &Call::Copy), async {
-                drop(door.accept().await)
-            });
-        (brought.unwrap(), accepted);
+        let (brought, ()) = tokio::join!(bring(BufReader::new(ours), &dir, &task, &Call::Copy), async {
+            drop(door.accept().await)
+        });
+        brought.unwrap();
         let answer = control::receive::<Called>(&mut BufReader::new(caller)).await.unwrap();
         let Some(Received::Message(Called::Refused { code, .. })) = answer else { panic!("{answer:?}") };
         assert_eq!(code, "not_running");
