@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use muster_api::client::build;
 use muster_cli::ServerOptions;
-use muster_engine::Engine;
 use muster_engine::local::{self, Local};
+use muster_engine::{AgentBinary, Engine};
 use muster_server::{Engines, Listen, Options};
 
 use crate::config::Config;
@@ -44,7 +44,6 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         idle_exit,
         engines: engines(&home),
-        exe: std::env::current_exe()?,
         build: build::of_current_exe()?,
         version: crate::version(),
         owner: owner(),
@@ -62,8 +61,16 @@ fn engines(home: &Path) -> Engines {
         dir: crate::agent::dir(home),
         exe: "/proc/self/exe".into(),
         arguments: vec!["agent".into(), "--home".into(), home.to_string_lossy().into_owned()],
+        binary,
     }));
     Engines::new(vec![local])
+}
+
+/// The file of this binary, as long as it is the one that runs.
+fn binary() -> Option<AgentBinary> {
+    let (path, build) = (std::env::current_exe().ok()?, build::of_current_exe().ok()?);
+    let is_ours = build::of(&path).ok()? == build;
+    is_ours.then(|| AgentBinary { path: path.to_string_lossy().into_owned(), build })
 }
 
 /// Whose server this is.

@@ -9,6 +9,8 @@
 pub mod conformance;
 pub mod local;
 
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -93,6 +95,11 @@ impl Error {
     pub fn retryable(what: impl Into<String>, source: std::io::Error) -> Self {
         Self { what: what.into(), class: Class::Retryable, source: Some(source) }
     }
+
+    /// Something that trying again does not mend.
+    pub fn terminal(what: impl Into<String>) -> Self {
+        Self { what: what.into(), class: Class::Terminal, source: None }
+    }
 }
 
 /// Which agents to start. The key makes it idempotent: a node for a fleet, an attempt for a delegating engine.
@@ -102,6 +109,30 @@ pub struct StartRequest {
     pub node: NodeId,
     /// What the agent shows the server; never put on a command line.
     pub token: String,
+}
+
+/// A machine that somebody has configured for an engine: a node, and how it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// What it is called everywhere else.
+    pub node: NodeId,
+    /// `host`, `user@host`, or a name of the user's own SSH configuration.
+    pub destination: String,
+    /// Where that is not what the SSH configuration says.
+    pub port: Option<u16>,
+    /// The private key to show, and no other.
+    pub key: Option<PathBuf>,
+    /// Where peers reach it, if not at the address at which its sshd is reached.
+    pub address: Option<IpAddr>,
+}
+
+/// The binary that an engine's agents should run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentBinary {
+    /// Where it is on the node: absolute, or relative to the directory that holds the agent's own.
+    pub path: String,
+    /// What an agent that runs it says of itself.
+    pub build: String,
 }
 
 /// What an engine knows of an agent without asking it.
@@ -118,6 +149,14 @@ pub enum AgentStatus {
 pub trait Engine: Send + Sync {
     /// What it can do; never changes.
     fn capabilities(&self) -> &Capabilities;
+
+    /// What somebody configured; it replaces what was adopted before. Agents on machines that are no longer among them go on,
+    /// and are not reached any more.
+    fn adopt(&self, _machines: Vec<Machine>) {}
+
+    /// What the agents of this engine should run; one that runs another build is asked to change over. None where nothing
+    /// can be said, as when the file was replaced since.
+    fn agent(&self) -> Option<AgentBinary>;
 
     /// The nodes it offers now. After an error nothing is known about them.
     async fn nodes(&self) -> Result<Vec<NodeId>, Error>;

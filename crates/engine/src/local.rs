@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use muster_model::NodeId;
 use rustix::fs::FlockOperation;
 
-use crate::{AgentStatus, Capabilities, Engine, Error, Family, StartRequest};
+use crate::{AgentBinary, AgentStatus, Capabilities, Engine, Error, Family, StartRequest};
 
 /// The name of this machine as a node. There is one for each data directory.
 pub const NODE: &str = "node_local";
@@ -28,6 +28,8 @@ pub struct Options {
     pub exe: PathBuf,
     /// What the binary is started with; the app knows its own command line. Must hold no secret.
     pub arguments: Vec<String>,
+    /// The file that this process was started from, unless it was replaced since.
+    pub binary: fn() -> Option<AgentBinary>,
 }
 
 /// The engine.
@@ -133,6 +135,10 @@ fn write_private(path: &std::path::Path, text: &str) -> io::Result<()> {
 impl Engine for Local {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn agent(&self) -> Option<AgentBinary> {
+        (self.options.binary)()
     }
 
     async fn nodes(&self) -> Result<Vec<NodeId>, Error> {

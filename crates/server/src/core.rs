@@ -59,9 +59,6 @@ pub(crate) struct Parts {
     pub news: watch::Sender<u64>,
     /// Nodes whose agent is away, for whoever starts agents.
     pub away: mpsc::UnboundedSender<NodeId>,
-    /// The path and identity of this binary, for agents that run another.
-    pub exe: String,
-    pub build: String,
     /// The data directory, for words about its disk.
     pub home: PathBuf,
     /// What the secrets of gangs are derived from.

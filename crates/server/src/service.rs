@@ -52,8 +52,6 @@ pub struct Options {
     pub idle_exit: Option<Duration>,
     /// The engines it has.
     pub engines: Engines,
-    /// This binary.
-    pub exe: PathBuf,
     /// The binary's identity.
     pub build: String,
     /// The version, for people.
@@ -159,8 +157,6 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         commits: commits.clone(),
         news,
         away: away_sender,
-        exe: options.exe.to_string_lossy().into_owned(),
-        build: options.build.clone(),
         home: home.clone(),
         keep: options.keep.node.clone(),
     };

@@ -108,7 +108,7 @@ fn the_local_engine_conforms() {
         let mut gate = Gate::open(UnixListener::bind(home.path().join("server.sock")).unwrap());
         let arguments = ["agent", "--home", home.path().to_str().unwrap()].map(str::to_owned).to_vec();
         let exe = env!("CARGO_BIN_EXE_muster").into();
-        let engine = Local::new(Options { dir: home.path().join("node"), exe, arguments });
+        let engine = Local::new(Options { dir: home.path().join("node"), exe, arguments, binary: || None });
         conformance::run(&engine, &mut gate).await;
     });
     wait_for("the agent's process to go", || home.processes().is_empty());

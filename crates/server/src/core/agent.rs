@@ -45,18 +45,18 @@ impl Core {
         batch.speakers.insert(hello.node.clone());
         let welcome = ToAgent::Welcome { protocol: PROTOCOL, keep: self.parts.keep.clone() };
         batch.messages.push((hello.node.clone(), welcome));
-        if self.is_outdated(&hello.build) {
+        if let Some(path) = self.newer_binary(target.engine(), &hello.build) {
             tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
-            batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path: self.parts.exe.clone() }));
+            batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path }));
         }
         self.reconcile(hello, same, batch, now);
         self.dirty = true;
     }
 
-    /// Whether changing over would give the agent another binary than it has.
-    fn is_outdated(&self, build: &str) -> bool {
-        let on_disk = muster_api::client::build::of(std::path::Path::new(&self.parts.exe));
-        build != self.parts.build && on_disk.is_ok_and(|on_disk| on_disk == self.parts.build)
+    /// The binary that an agent of this build should run instead.
+    fn newer_binary(&self, engine: &str, build: &str) -> Option<String> {
+        let binary = self.parts.engines.get(engine)?.agent()?;
+        (binary.build != build).then_some(binary.path)
     }
 
     fn node_mut(&mut self, id: &NodeId) -> &mut Node {

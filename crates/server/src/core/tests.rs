@@ -20,7 +20,8 @@ struct Fixture {
 
 fn load(dir: &std::path::Path) -> Core {
     let Store { writer, readers } = Store::open(dir).unwrap();
-    let options = local::Options { dir: dir.join("node"), exe: "/nonexistent".into(), arguments: Vec::new() };
+    let options =
+        local::Options { dir: dir.join("node"), exe: "/nonexistent".into(), arguments: Vec::new(), binary };
     let parts = Parts {
         gang_key: [7; 32],
         writer,
@@ -31,12 +32,15 @@ fn load(dir: &std::path::Path) -> Core {
         commits: Arc::default(),
         news: watch::Sender::new(0),
         away: mpsc::unbounded_channel().0,
-        exe: "/nonexistent".into(),
-        build: "build".into(),
         home: dir.into(),
         keep: Default::default(),
     };
     Core::load(parts, vec![(node(), Target::Local)]).unwrap()
+}
+
+/// What agents should run: a file that never changes.
+fn binary() -> Option<muster_engine::AgentBinary> {
+    Some(muster_engine::AgentBinary { path: "/bin/muster".into(), build: "build".into() })
 }
 
 fn node() -> NodeId {
@@ -57,12 +61,21 @@ impl Fixture {
     }
 
     fn connect(&mut self, incarnation: &str, tasks: Vec<TaskReport>) -> mpsc::Receiver<ToAgent> {
+        self.connect_build("build", incarnation, tasks)
+    }
+
+    fn connect_build(
+        &mut self,
+        build: &str,
+        incarnation: &str,
+        tasks: Vec<TaskReport>,
+    ) -> mpsc::Receiver<ToAgent> {
         self.connection += 1;
         let (outbox, messages) = mpsc::channel(100);
         let hello = Hello {
             protocol: PROTOCOL,
             version: "1".into(),
-            build: "build".into(),
+            build: build.into(),
             node: node(),
             incarnation: incarnation.into(),
             pid: 1,
@@ -228,6 +241,14 @@ fn what_can_never_fit_is_refused_with_what_would() {
     let refused =
         fixture.try_submit(json!({ "command": ["true"], "resources": { "gpus": "1" } }), None).unwrap_err();
     assert_eq!(refused.errors[0].field, "resources.gpus");
+}
+
+#[test]
+fn an_agent_of_another_build_is_asked_to_change_over() {
+    let mut fixture = Fixture::new();
+    let asked = |messages: &[ToAgent]| messages.contains(&ToAgent::Upgrade { path: "/bin/muster".into() });
+    assert!(!asked(&all(&mut fixture.connect("a", Vec::new()))));
+    assert!(asked(&all(&mut fixture.connect_build("older", "a", Vec::new()))));
 }
 
 #[test]

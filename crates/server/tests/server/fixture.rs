@@ -24,14 +24,17 @@ pub struct Server {
 
 impl Server {
     pub async fn start(dir: TempDir, unused: Duration) -> Self {
-        let node =
-            local::Options { dir: dir.path().join("node"), exe: "/bin/false".into(), arguments: Vec::new() };
+        let node = local::Options {
+            dir: dir.path().join("node"),
+            exe: "/bin/false".into(),
+            arguments: Vec::new(),
+            binary: || None,
+        };
         let options = Options {
             home: dir.path().into(),
             listen: Listen::Socket,
             idle_exit: None,
             engines: Engines::new(vec![Arc::new(Local::new(node))]),
-            exe: "/bin/false".into(),
             build: "test".into(),
             version: "0".into(),
             owner: "me".into(),

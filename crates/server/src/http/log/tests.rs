@@ -226,14 +226,18 @@ fn wrong_queries_name_their_fields() {
 }
 
 fn options(home: &Path) -> Options {
-    let local = local::Options { dir: home.join("node"), exe: "/nonexistent".into(), arguments: Vec::new() };
+    let local = local::Options {
+        dir: home.join("node"),
+        exe: "/nonexistent".into(),
+        arguments: Vec::new(),
+        binary: || None,
+    };
     Options {
         keep: crate::retention::Keep::default(),
         home: home.into(),
         listen: Listen::Socket,
         idle_exit: None,
         engines: crate::Engines::new(vec![Arc::new(Local::new(local))]),
-        exe: "/nonexistent".into(),
         build: "build".into(),
         version: "1".into(),
         owner: "me".into(),
