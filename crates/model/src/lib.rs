@@ -15,6 +15,7 @@ pub mod job;
 pub mod launch;
 pub mod metrics;
 pub mod node;
+pub mod pool;
 pub mod quantity;
 pub mod reason;
 pub mod session;

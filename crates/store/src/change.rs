@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_model::bundle::Source;
 use muster_model::node::Capacity;
+use muster_model::pool::Pool;
 use muster_model::task::Outputs;
 use muster_model::{BundleId, Job, JobId, JobSpec, NodeId, TaskId, Timestamp};
 use serde_json::Value;
@@ -32,6 +33,19 @@ pub enum Change {
     RemoveJob(JobId),
     /// A node as it is now.
     Node(Box<NodeRow>),
+    /// A node is nobody's any more: what is known of it goes.
+    RemoveNode(NodeId),
+    /// Whether a node is to get no new tasks.
+    Drain {
+        /// The node.
+        node: NodeId,
+        /// Since when; absent where it is to get them again. One that is drained already stays so since then.
+        since: Option<Timestamp>,
+    },
+    /// A pool as it is now, with all of its hosts.
+    Pool(Pool),
+    /// A pool goes, with its hosts.
+    RemovePool(String),
     /// A bundle whose chunks are all there. One that is stored already stays as it is, but is used anew.
     Bundle {
         /// Its name.

@@ -19,6 +19,7 @@ pub(crate) struct Migration {
 pub(crate) const ALL: &[Migration] = &[
     Migration { number: 1, name: "spine", sql: include_str!("../migrations/0001_spine.sql") },
     Migration { number: 2, name: "bundles", sql: include_str!("../migrations/0002_bundles.sql") },
+    Migration { number: 3, name: "pools", sql: include_str!("../migrations/0003_pools.sql") },
 ];
 
 const TABLE: &str = "

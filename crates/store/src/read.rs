@@ -16,6 +16,7 @@ pub(crate) mod event;
 pub(crate) mod job;
 pub(crate) mod list;
 mod node;
+mod pool;
 pub(crate) mod request;
 pub(crate) mod resolve;
 pub(crate) mod retention;

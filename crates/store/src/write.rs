@@ -14,6 +14,7 @@ mod bundle;
 mod event;
 mod job;
 mod node;
+mod pool;
 mod request;
 mod retention;
 #[cfg(test)]
@@ -73,6 +74,12 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         }
         Change::RemoveJob(id) => job::remove(transaction, id)?,
         Change::Node(node) => node::put(transaction, node).map_err(doing("store a node"))?,
+        Change::RemoveNode(id) => pool::remove_node(transaction, id).map_err(doing("forget a node"))?,
+        Change::Drain { node, since } => {
+            pool::drain(transaction, node, *since).map_err(doing("store whether a node is drained"))?;
+        }
+        Change::Pool(pool) => pool::put(transaction, pool).map_err(doing("store a pool"))?,
+        Change::RemovePool(name) => pool::remove(transaction, name).map_err(doing("remove a pool"))?,
         Change::Bundle { id, manifest, at } => {
             bundle::insert(transaction, id, manifest, *at).map_err(doing("store a bundle"))?;
         }
