@@ -74,6 +74,9 @@ apt_need() {
 # need_test_tools: what the tests drive beside muster.
 need_test_tools() {
     apt_need ip iproute2 || die "ip is not installed, with which tests make networks of their own" "Debian: apt-get install iproute2"
+    # sshd is outside of an ordinary user's path, and of the path of a root that came by su.
+    PATH="$PATH:/usr/sbin" apt_need sshd openssh-server || die "sshd is not installed, which hosts of tests run" "Debian: apt-get install openssh-server"
+    apt_need nsenter util-linux || die "nsenter is not installed, with which hosts of tests are made" "Debian: apt-get install util-linux"
     apt_need ssh openssh-client || die "ssh is not installed, with which tasks reach each other" "Debian: apt-get install openssh-client"
     apt_need vim vim || die "vim is not installed, which is started on a terminal of a task" "Debian: apt-get install vim"
     apt_need rsync rsync || die "rsync is not installed, with which tests copy files of tasks" "Debian: apt-get install rsync"

@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 mod home;
+pub mod hosts;
 pub mod http;
 mod process;
 mod running;
@@ -10,6 +11,7 @@ mod terminal;
 mod wait;
 
 pub use home::{Finished, Home};
+pub use hosts::{Account, Host, Hosts};
 pub use process::{Process, executable, is_alive, kill, peak_memory_kb, with_word};
 pub use running::Running;
 pub use terminal::Terminal;

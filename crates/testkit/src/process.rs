@@ -40,7 +40,7 @@ pub fn with_word(word: &str) -> Vec<Process> {
     living(|pid| words(pid).iter().any(|known| known.contains(word)))
 }
 
-fn living(is_wanted: impl Fn(u32) -> bool) -> Vec<Process> {
+pub(crate) fn living(is_wanted: impl Fn(u32) -> bool) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != std::process::id() && is_wanted(*pid) && is_alive(*pid))
