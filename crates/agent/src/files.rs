@@ -155,6 +155,7 @@ mod tests {
             previous: None,
             outputs: vec![],
             in_place: None,
+            goes_on: false,
             ports: 0,
             shared_port: None,
             devices: vec![],

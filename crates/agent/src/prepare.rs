@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use muster_model::{BundleId, TaskId};
+use muster_model::{AttemptId, BundleId, TaskId};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -116,9 +116,28 @@ fn begin(dir: &TaskDir, record: &Record, has_bundle: bool) -> Result<Begun, Erro
     disk::make_dir(&dir.output())?;
     disk::make_dir(dir.log().path())?;
     if !has_bundle && record.prepare.in_place.is_none() {
+        if record.prepare.goes_on {
+            take_over(dir, &record.prepare.task)?;
+        }
         disk::make_dir(&dir.work())?;
     }
     Ok(if !has_bundle || dir.work().is_dir() { Begun::Ready } else { Begun::Unfinished })
+}
+
+/// Make the working directory of an earlier attempt this one's. Nothing of that attempt runs any more, and a kill leaves
+/// it in one place or in the other.
+fn take_over(dir: &TaskDir, task: &TaskId) -> io::Result<()> {
+    if dir.work().is_dir() {
+        return Ok(());
+    }
+    let earlier = |number| {
+        let attempt = AttemptId { number, ..task.attempt.clone() };
+        dir.of_other(&attempt.task(task.rank)).work()
+    };
+    match (1..task.attempt.number).rev().map(earlier).find(|work| work.is_dir()) {
+        Some(work) => fs::rename(work, dir.work()),
+        None => Ok(()),
+    }
 }
 
 fn check_in_place(path: &str) -> Result<(), Error> {

@@ -319,6 +319,7 @@ mod tests {
             previous: None,
             outputs: vec![],
             in_place: None,
+            goes_on: false,
             ports: 1,
             shared_port: None,
             devices: vec![],

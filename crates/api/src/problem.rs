@@ -29,6 +29,8 @@ muster_model::catalogue! {
         JobNotFound = "job_not_found" => "`muster ps -a` lists all jobs.",
         /// The address does not take that method.
         MethodNotAllowed = "method_not_allowed" => "Use a method that openapi.json has for this address.",
+        /// Another job that is not over has this name, and a machine is known by its name.
+        NameTaken = "name_taken" => "Choose another name, or end the job that has it; `muster machine ls` and `muster ps` list them.",
         /// There is nothing at the address.
         NotFound = "not_found" => "Use an address of openapi.json; client and server may differ in version.",
         /// The server's disk is full.
@@ -60,6 +62,7 @@ impl Code {
             | Self::BundleIncomplete
             | Self::IdempotencyConflict
             | Self::InvalidState
+            | Self::NameTaken
             | Self::SessionOver => 409,
             Self::InvalidFields => 422,
             Self::Internal | Self::Unknown => 500,
@@ -81,6 +84,7 @@ impl Code {
             Self::InvalidState => "not possible in this state",
             Self::JobNotFound => "no such job",
             Self::MethodNotAllowed => "the method is not allowed",
+            Self::NameTaken => "the name is taken",
             Self::NotFound => "not found",
             Self::ServerDiskFull => "the server's disk is full",
             Self::SessionOver => "the session is over",

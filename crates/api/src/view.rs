@@ -8,7 +8,7 @@ use muster_model::job::State;
 use muster_model::metrics::{DeviceUse, NodeUse, Usage};
 use muster_model::node::Device;
 use muster_model::session::{Session, SessionCommand};
-use muster_model::spec::JobSpec;
+use muster_model::spec::{JobSpec, Kind};
 use muster_model::task::{Address, Outputs, TaskPhase};
 use muster_model::{BundleId, ChunkId, CommandOn, Framework, JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,12 @@ pub struct JobSummary {
     pub id: JobId,
     /// Its name.
     pub name: String,
+    /// What kind of job it is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// What its user wants to find it by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Where it is.
     pub state: State,
     /// Why it is there, where that is not plain.
@@ -201,6 +207,12 @@ pub struct ListJobs {
     /// Only jobs of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Only jobs of this kind: `training` or `machine`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Only jobs with this label, `NAME=VALUE`; several are separated by commas, and all must fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// At most so many, up to 1,000; 100 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
@@ -217,6 +229,14 @@ pub struct StopJob {
     /// How long its tasks may take after SIGTERM, if not as the spec says; 0 kills at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+}
+
+/// `POST /jobs/{job}/rename`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenameJob {
+    /// What it is to be called. No other job that is not over may have the name.
+    pub name: String,
 }
 
 /// Why a job is as it is: what it waits for, or why it ended.

@@ -50,6 +50,7 @@ impl Kind {
             | Code::InvalidRequest
             | Code::InvalidState
             | Code::JobNotFound
+            | Code::NameTaken
             | Code::NotFound
             | Code::SessionOver
             | Code::TooLarge

@@ -1,5 +1,7 @@
 //! What every task is given: who it is, and where rank 0 listens.
 
+use muster_model::spec::Kind;
+
 use crate::{Gang, Part, Port};
 
 pub(crate) fn add(gang: &Gang, rank: u32, part: &mut Part) {
@@ -13,6 +15,10 @@ pub(crate) fn add(gang: &Gang, rank: u32, part: &mut Part) {
     part.fact("MUSTER_HOSTS", hosts.join(","));
     part.fact("MUSTER_RANK", rank);
     part.fact("MUSTER_SSH_PORT", gang.members[0].port(Port::Ssh));
+    if gang.spec.kind == Kind::Machine {
+        // What people start there has ranks of its own, or none, and takes these for them.
+        return;
+    }
     part.fact("MASTER_ADDR", gang.members[0].ip());
     part.fact("MASTER_PORT", gang.members[0].port(Port::Master));
     part.fact("RANK", rank);

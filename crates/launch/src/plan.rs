@@ -2,7 +2,7 @@
 
 use muster_model::launch::Process;
 use muster_model::node::Vendor;
-use muster_model::spec::Command;
+use muster_model::spec::{Command, Kind};
 use muster_model::{AttemptId, CommandOn, Framework, JobSpec};
 
 use crate::detect::{self, Nothing};
@@ -16,6 +16,11 @@ const SHARED: u64 = 10_000;
 /// Fills in what a job does not say and its command does, so that whoever reads the spec later knows what was meant. What
 /// only the code can tell is the client's to find, with [`detect::detect`].
 pub fn settle(spec: &mut JobSpec) {
+    if spec.kind == Kind::Machine {
+        // Whoever works on several machines goes from one to the other.
+        spec.peers = spec.peers.or(Some(spec.nodes > 1));
+        return;
+    }
     let found = detect::detect(&spec.command, &Nothing);
     if spec.framework.is_none() {
         spec.framework = Some(found.framework().unwrap_or(Framework::Plain));
@@ -43,6 +48,8 @@ pub struct Plan {
     pub launcher: Option<detect::Launcher>,
     /// Whether rank 0 alone runs the command.
     pub leader: bool,
+    /// Whether there is no command, and every task only waits.
+    pub idle: bool,
     /// How many tasks there are.
     pub nodes: u32,
     /// Whether its devices are, or may be, NVIDIA's.
@@ -57,6 +64,7 @@ impl Plan {
             processes: spec.processes_per_task(),
             launcher: detect::launcher(&spec.command),
             leader: spec.command_on == Some(CommandOn::First),
+            idle: spec.kind == Kind::Machine,
             nodes: spec.nodes,
             nvidia: spec
                 .resources
@@ -71,9 +79,9 @@ impl Plan {
         self.nodes * self.processes
     }
 
-    /// Whether a rank only waits for what rank 0 starts on it.
+    /// Whether a rank only waits: for what rank 0 starts on it, or for people.
     pub fn waits(&self, rank: u32) -> bool {
-        self.leader && rank > 0
+        self.idle || self.leader && rank > 0
     }
 
     /// The words that every task runs (or task 0, where the others wait), as they will be.

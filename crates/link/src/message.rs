@@ -209,6 +209,9 @@ pub struct Prepare {
     pub outputs: Vec<String>,
     /// Run in this directory of the node itself, not in a copy of the bundle.
     pub in_place: Option<String>,
+    /// Its working directory is the one that an earlier attempt of this rank left on this node, if there is one.
+    #[serde(default)]
+    pub goes_on: bool,
     /// How many free ports to find, one after the other.
     pub ports: u32,
     /// A port that all members of the gang are asked to have, to be given if it is free here.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::framework::CommandOn;
-use crate::id::{AttemptId, JobId};
+use crate::id::{AttemptId, JobId, NodeId};
 use crate::reason::Reason;
 use crate::spec::{JobSpec, OnFailure, Retries};
 use crate::task::{Address, Placement, Task, TaskEnd, TaskPhase};
@@ -258,6 +258,16 @@ impl Job {
     /// Whether the scheduler may admit it now.
     pub fn is_eligible(&self, now: Timestamp) -> bool {
         self.state == State::Queued && !self.hold && self.eligible_at.is_none_or(|at| at <= now)
+    }
+
+    /// The nodes, by rank, to which it returns if it can: those it had before it was suspended, where its files are.
+    pub fn preferred(&self) -> Vec<NodeId> {
+        // Whoever comes back to the queue in another way has a reason, and may have the node to blame.
+        if self.state == State::Queued && self.reason.is_none() {
+            self.tasks.iter().map(|task| task.placement.node.clone()).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     /// What `muster run` exits with; known once the job is over.
@@ -542,6 +552,11 @@ impl Job {
                 Ok(Applied::default())
             }
             State::Starting | State::Running => Ok(self.wind_down(Ending::Suspend, None)),
+            // Where it goes instead is nobody's business but its user's.
+            State::Stopping if matches!(self.ending, Some(Ending::Requeue { .. })) => {
+                self.ending = Some(Ending::Suspend);
+                Ok(Applied::default())
+            }
             State::Stopping | State::Succeeded | State::Failed | State::Stopped | State::Suspended => {
                 self.refuse()
             }
@@ -553,6 +568,8 @@ impl Job {
             State::Suspended => {
                 self.state = State::Queued;
                 self.reason = None;
+                // Whoever asks for it now does not mean to wait out a pause between attempts.
+                self.eligible_at = None;
                 Ok(Applied::default())
             }
             State::Queued

@@ -59,7 +59,7 @@ pub enum Reason {
     StoppedByUser,
     /// The supervisor died, and the task was ended because nobody held its output.
     SupervisorLost,
-    /// It was paused; `start` brings it back.
+    /// It was paused; `resume` brings it back.
     Suspended,
     /// It ran longer than its timeout.
     Timeout {
@@ -209,7 +209,10 @@ impl Reason {
                 "The process that watches the task was killed, and the task was ended with it.",
                 "Run the job again, or add `retries: 1`; do not kill `muster supervise` processes.",
             ),
-            Self::Suspended => ("It was paused.", "Bring it back with `muster start JOB`."),
+            Self::Suspended => (
+                "It was paused.",
+                "Bring it back with `muster resume JOB`, a machine with `muster machine start NAME`.",
+            ),
             Self::Timeout { .. } => (
                 "It ran longer than its timeout.",
                 "Give it more time with --timeout, or find out where it hangs with `muster logs JOB`.",
@@ -264,7 +267,9 @@ impl Reason {
             Self::Signal { signal: 11 } => Some("a crash in native code: check library versions"),
             Self::Timeout { .. } => Some("give it more time with --timeout"),
             Self::SupervisorLost => Some("run it again, or add `retries: 1`"),
-            Self::Suspended => Some("`muster start JOB` brings it back"),
+            Self::Suspended => {
+                Some("`muster resume JOB` brings it back, `muster machine start NAME` a machine")
+            }
             Self::ExitCode { .. }
             | Self::SetupFailed { .. }
             | Self::Preempted

@@ -17,11 +17,13 @@ use crate::reason::Reason;
 
 mod field;
 mod glob;
+mod machine;
 mod parse;
 #[cfg(test)]
 mod tests;
 
 pub use field::{FieldCode, FieldError, nearest};
+pub use parse::is_label;
 
 /// The most tasks a gang may have: beyond any cluster, small enough that a typing error is caught.
 pub const MAX_NODES: u32 = 100_000;
@@ -62,7 +64,8 @@ pub struct JobSpec {
     /// A shell script run before the command, in the same directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
-    /// What every task runs.
+    /// What every task runs; nothing, where it is a machine.
+    #[serde(default, skip_serializing_if = "Command::is_nothing")]
     pub command: Command,
     /// The launch contract; found from the command when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,6 +123,12 @@ pub struct JobSpec {
     /// Do not give the task the submitter's environment.
     #[serde(default)]
     pub clean_env: bool,
+    /// Each task has a whole node, with all its devices, and nothing else runs there.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// What its user wants to find it by, or to remember of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 impl JobSpec {
@@ -137,6 +146,30 @@ pub enum Kind {
     /// Runs a command to its end.
     #[default]
     Training,
+    /// Holds nodes, runs nothing of its own, and lasts until it is stopped.
+    Machine,
+}
+
+impl Kind {
+    /// As people write them.
+    pub const WORDS: &[(&str, Kind)] = &[("training", Kind::Training), ("machine", Kind::Machine)];
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = || Self::WORDS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
+        let found = Self::WORDS.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+        found.ok_or_else(|| format!("must be {}, not `{text}`", names()))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|(_, kind)| kind == self).map_or("", |(word, _)| word);
+        f.write_str(word)
+    }
 }
 
 /// What each task needs. CPUs and memory are claimed only if asked for.
@@ -182,7 +215,19 @@ pub enum Command {
     Shell(String),
 }
 
+impl Default for Command {
+    /// What a machine runs.
+    fn default() -> Self {
+        Self::Argv(Vec::new())
+    }
+}
+
 impl Command {
+    /// Whether there is nothing to run.
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Argv(words) if words.is_empty())
+    }
+
     /// The words to execute.
     pub fn argv(&self) -> Vec<String> {
         match self {

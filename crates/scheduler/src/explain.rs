@@ -139,14 +139,25 @@ fn needs(need: &Need) -> String {
     if need.memory_bytes > 0 {
         parts.push(format!("{} of memory", format_bytes(need.memory_bytes)));
     }
-    if parts.is_empty() { "a slot".into() } else { parts.join(", ") }
+    match (need.exclusive, parts.is_empty()) {
+        (true, true) => "a whole node".into(),
+        (true, false) => format!("a whole node with {}", parts.join(", ")),
+        (false, true) => "a slot".into(),
+        (false, false) => parts.join(", "),
+    }
+}
+
+const FREE: &str = "free";
+
+fn verb(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
 }
 
 fn free(nodes: &[Free], need: &Need) -> String {
     describe(
         nodes,
         need,
-        "free",
+        FREE,
         |node, request| {
             matching(node, request).iter().filter(|device| node.devices.contains(&device.index)).count()
                 as u64
@@ -174,6 +185,10 @@ fn describe(
 ) -> String {
     let total = |pick: fn((u64, u64, u64)) -> u64| nodes.iter().map(|node| pick(amounts(node))).sum::<u64>();
     let mut parts = Vec::new();
+    if need.exclusive && what == FREE {
+        let empty = nodes.iter().filter(|node| node.usable && node.tasks == 0).count();
+        return format!("{empty} of {} {} nothing on it", counted(nodes.len() as u64, "node"), verb(empty));
+    }
     if let Some(request) = &need.devices {
         parts.push(counted(nodes.iter().map(|node| devices(node, request)).sum(), "such device"));
     }
@@ -186,6 +201,6 @@ fn describe(
     if parts.is_empty() {
         parts.push(counted(total(|amounts| amounts.2), "slot"));
     }
-    let verb = if nodes.len() == 1 { "has" } else { "have" };
+    let verb = verb(nodes.len());
     format!("{} {verb} {} {what}", counted(nodes.len() as u64, "node"), parts.join(", "))
 }

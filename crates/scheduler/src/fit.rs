@@ -3,7 +3,7 @@
 use muster_model::NodeId;
 use muster_model::node::{Capacity, Device};
 use muster_model::quantity::DeviceRequest;
-use muster_model::spec::Resources;
+use muster_model::spec::JobSpec;
 use muster_model::task::Placement;
 
 use crate::Waiting;
@@ -17,14 +17,18 @@ pub struct Need {
     pub memory_bytes: u64,
     /// Accelerators, each whole.
     pub devices: Option<DeviceRequest>,
+    /// A node with nothing else on it, and all of its devices.
+    pub exclusive: bool,
 }
 
-impl From<&Resources> for Need {
-    fn from(resources: &Resources) -> Self {
+impl From<&JobSpec> for Need {
+    fn from(spec: &JobSpec) -> Self {
+        let resources = &spec.resources;
         Self {
             cpu_millis: resources.cpu_millis(),
             memory_bytes: resources.memory.unwrap_or(0),
             devices: resources.gpus.clone(),
+            exclusive: spec.exclusive,
         }
     }
 }
@@ -57,6 +61,8 @@ pub struct Free {
     pub slots: u32,
     /// Devices left, by number.
     pub devices: Vec<u32>,
+    /// How many tasks are there.
+    pub tasks: u32,
 }
 
 impl Free {
@@ -70,6 +76,7 @@ impl Free {
             memory_bytes: capacity.memory_bytes,
             slots: capacity.slots,
             devices,
+            tasks: 0,
             capacity,
         }
     }
@@ -81,6 +88,10 @@ impl Free {
 
     /// Takes what a task needs. What is already over-claimed stays at nothing left.
     pub fn claim(&mut self, need: &Need, devices: &[u32]) {
+        self.tasks += 1;
+        if need.exclusive {
+            return self.clear();
+        }
         self.cpu_millis = self.cpu_millis.saturating_sub(need.cpu_millis);
         self.memory_bytes = self.memory_bytes.saturating_sub(need.memory_bytes);
         self.slots = self.slots.saturating_sub(need.slots());
@@ -89,6 +100,12 @@ impl Free {
 
     /// Gives back what a task had.
     pub fn release(&mut self, need: &Need, devices: &[u32]) {
+        self.tasks = self.tasks.saturating_sub(1);
+        if need.exclusive {
+            let (usable, tasks) = (self.usable, self.tasks);
+            *self = Self { usable, tasks, ..Self::whole(self.node.clone(), self.capacity.clone()) };
+            return;
+        }
         self.cpu_millis = (self.cpu_millis + need.cpu_millis).min(self.capacity.cpu_millis);
         self.memory_bytes = (self.memory_bytes + need.memory_bytes).min(self.capacity.memory_bytes);
         self.slots = (self.slots + need.slots()).min(self.capacity.slots);
@@ -96,6 +113,12 @@ impl Free {
             devices.iter().filter(|device| !self.devices.contains(device)).copied().collect::<Vec<_>>(),
         );
         self.devices.sort_unstable();
+    }
+
+    /// Leaves nothing for anybody.
+    fn clear(&mut self) {
+        (self.cpu_millis, self.memory_bytes, self.slots) = (0, 0, 0);
+        self.devices.clear();
     }
 
     /// The devices a task would get here: of one model, so that a gang's ranks are alike; the model with the fewest
@@ -122,12 +145,17 @@ impl Free {
         let enough = self.usable
             && self.cpu_millis >= need.cpu_millis
             && self.memory_bytes >= need.memory_bytes
-            && self.slots >= need.slots();
-        if enough { self.choose_devices(need) } else { None }
+            && self.slots >= need.slots()
+            && (self.tasks == 0 || !need.exclusive);
+        let chosen = if enough { self.choose_devices(need) } else { None };
+        if need.exclusive { chosen.map(|_| self.devices.clone()) } else { chosen }
     }
 
     /// Leaves nothing of what a task asks for.
     fn set_aside(&mut self, need: &Need) {
+        if need.exclusive {
+            return self.clear();
+        }
         if need.cpu_millis > 0 {
             self.cpu_millis = 0;
         }
@@ -174,7 +202,11 @@ pub(crate) fn place(nodes: &[Free], waiting: &Waiting) -> Option<Vec<Placement>>
 /// Places for as many tasks of a gang as fit, on as few nodes as possible.
 pub(crate) fn place_some(nodes: &[Free], waiting: &Waiting) -> Vec<Placement> {
     let mut order: Vec<&Free> = nodes.iter().filter(|node| node.has_room()).collect();
-    order.sort_by(|a, b| a.slack().cmp(&b.slack()).then_with(|| a.node.cmp(&b.node)));
+    let is_strange = |node: &Free| !waiting.prefer.contains(&node.node);
+    order.sort_by(|a, b| {
+        let habit = is_strange(a).cmp(&is_strange(b));
+        habit.then_with(|| a.slack().cmp(&b.slack())).then_with(|| a.node.cmp(&b.node))
+    });
     let mut placements = Vec::new();
     for node in order {
         let mut node = node.clone();
@@ -184,7 +216,21 @@ pub(crate) fn place_some(nodes: &[Free], waiting: &Waiting) -> Vec<Placement> {
             placements.push(Placement { node: node.node.clone(), devices });
         }
     }
-    placements
+    by_habit(placements, &waiting.prefer)
+}
+
+/// Gives every rank the node it prefers, if that is among those the gang has; the rest follows in order.
+fn by_habit(mut placements: Vec<Placement>, prefer: &[NodeId]) -> Vec<Placement> {
+    if prefer.is_empty() {
+        return placements;
+    }
+    let mut own: Vec<Option<Placement>> = Vec::new();
+    for rank in 0..placements.len() {
+        let at = prefer.get(rank).and_then(|node| placements.iter().position(|place| place.node == *node));
+        own.push(at.map(|at| placements.remove(at)));
+    }
+    let mut rest = placements.into_iter();
+    own.into_iter().filter_map(|place| place.or_else(|| rest.next())).collect()
 }
 
 /// Keeps for a blocked gang what it could already have: a place for each task that fits, and for each that does not

@@ -15,8 +15,8 @@ mod tests;
 pub use explain::{Obstacle, explain};
 pub use fit::{Free, Need, fits_ever};
 
-use muster_model::JobId;
 use muster_model::task::Placement;
+use muster_model::{JobId, NodeId};
 
 /// A gang that waits.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Waiting {
     pub nodes: u32,
     /// What each of them needs.
     pub need: Need,
+    /// Nodes it would rather have than others, by rank; none, for most.
+    pub prefer: Vec<NodeId>,
 }
 
 /// A gang that can start.

@@ -24,7 +24,12 @@ fn node(name: &str, cpus: u64, devices: u32) -> Free {
 
 fn gang(id: u64, nodes: u32, devices: u32) -> Waiting {
     let devices = (devices > 0).then(|| devices.to_string().parse().unwrap());
-    Waiting { job: JobId::from_random(id), nodes, need: Need { devices, ..Need::default() } }
+    Waiting {
+        job: JobId::from_random(id),
+        nodes,
+        need: Need { devices, ..Need::default() },
+        prefer: Vec::new(),
+    }
 }
 
 fn admitted(plan: &[Admission]) -> Vec<JobId> {
@@ -100,16 +105,68 @@ fn every_obstacle_names_what_would_help() {
     assert_eq!(explain(&free, &gang(1, 1, 8), 0), None);
 }
 
+fn whole(id: u64, nodes: u32) -> Waiting {
+    Waiting { need: Need { exclusive: true, ..Need::default() }, ..gang(id, nodes, 0) }
+}
+
+#[test]
+fn a_machine_has_its_node_alone_and_all_its_devices() {
+    let empty = [node("a", 8, 4), node("b", 8, 2)];
+    let mut free = empty.clone();
+    let machines = whole(1, 2);
+    let plan_of = |free: &mut [Free], waiting: &Waiting| plan(free, [waiting].into_iter());
+    let admitted = plan_of(&mut free, &machines).remove(0);
+    let devices: Vec<usize> = admitted.placements.iter().map(|place| place.devices.len()).collect();
+    assert_eq!(devices, [2, 4]);
+    assert!(plan_of(&mut free, &gang(2, 1, 0)).is_empty(), "nothing else starts there");
+    assert!(plan_of(&mut free, &whole(3, 1)).is_empty());
+    for placement in &admitted.placements {
+        let node = free.iter_mut().find(|node| node.node == placement.node).unwrap();
+        node.release(&machines.need, &placement.devices);
+    }
+    assert_eq!(free, empty);
+    // Where something runs, there is no machine, however little it is.
+    plan_of(&mut free, &gang(4, 1, 1));
+    assert_eq!(
+        explain(&free, &whole(5, 2), 0).unwrap().constraint,
+        "needs a whole node for each of 2 tasks at once; 1 of 2 nodes has nothing on it"
+    );
+    assert!(!fits_ever(&empty, 3, &machines.need));
+}
+
+#[test]
+fn a_waiting_machine_is_not_overtaken_for_ever() {
+    let mut free = [node("a", 8, 4)];
+    plan(&mut free, [&gang(1, 1, 1)].into_iter());
+    assert!(plan(&mut free, [&whole(2, 1), &gang(3, 1, 1)].into_iter()).is_empty());
+}
+
+#[test]
+fn every_rank_goes_back_to_the_node_it_had() {
+    let mut free = [node("a", 8, 0), node("b", 8, 0), node("c", 8, 0)];
+    let had = |names: &[&str]| names.iter().map(|name| format!("node_{name}").parse().unwrap()).collect();
+    let back = Waiting { prefer: had(&["c", "a"]), ..whole(1, 2) };
+    let nodes = |plan: &[Admission]| -> Vec<String> {
+        plan[0].placements.iter().map(|place| place.node.to_string()).collect()
+    };
+    assert_eq!(nodes(&plan(&mut free, [&back].into_iter())), ["node_c", "node_a"]);
+    // One that is taken is replaced, and the other rank keeps its own.
+    let mut free = [node("a", 8, 0), node("b", 8, 0), node("c", 8, 0)];
+    free[2].usable = false;
+    assert_eq!(nodes(&plan(&mut free, [&back].into_iter())), ["node_b", "node_a"]);
+}
+
 proptest! {
     #[test]
     fn nothing_is_ever_over_claimed_and_everything_comes_back(
         sizes in prop::collection::vec((1u64..16, 0u32..9), 1..5),
-        jobs in prop::collection::vec((1u32..5, 0u32..9, 0u64..6000), 0..30),
+        jobs in prop::collection::vec((1u32..5, 0u32..9, 0u64..6000, prop::bool::weighted(0.2)), 0..30),
     ) {
         let whole: Vec<Free> = sizes.iter().enumerate().map(|(i, (c, d))| node(&format!("n{i}"), *c, *d)).collect();
-        let queue: Vec<Waiting> = jobs.iter().enumerate().map(|(i, (nodes, devices, cpu))| {
+        let queue: Vec<Waiting> = jobs.iter().enumerate().map(|(i, (nodes, devices, cpu, exclusive))| {
             let mut waiting = gang(i as u64, *nodes, *devices);
             waiting.need.cpu_millis = *cpu;
+            waiting.need.exclusive = *exclusive;
             waiting
         }).collect();
         let mut free = whole.clone();
@@ -117,16 +174,21 @@ proptest! {
         for node in &whole {
             let mut claimed_devices = Vec::new();
             let mut claimed_cpu = 0;
+            let (mut tasks, mut alone) = (0, false);
             for admission in &plan {
                 let waiting = queue.iter().find(|waiting| waiting.job == admission.job).unwrap();
                 prop_assert_eq!(admission.placements.len(), waiting.nodes as usize);
                 for placement in admission.placements.iter().filter(|placement| placement.node == node.node) {
-                    prop_assert_eq!(placement.devices.len(), waiting.need.devices.as_ref().map_or(0, |r| r.count as usize));
+                    let asked = waiting.need.devices.as_ref().map_or(0, |r| r.count as usize);
+                    let given = if waiting.need.exclusive { node.devices.len() } else { asked };
+                    prop_assert_eq!(placement.devices.len(), given);
+                    (tasks, alone) = (tasks + 1, alone || waiting.need.exclusive);
                     claimed_devices.extend(placement.devices.clone());
                     claimed_cpu += waiting.need.cpu_millis;
                 }
             }
             prop_assert!(claimed_cpu <= node.capacity.cpu_millis);
+            prop_assert!(tasks <= 1 || !alone, "something runs beside a machine");
             let count = claimed_devices.len();
             claimed_devices.sort_unstable();
             claimed_devices.dedup();

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 pub(crate) use input::{ConnectionId, Handle, Input, Kept, Submission};
 use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
+use muster_model::job::State;
 use muster_model::spec::Target;
 use muster_model::{JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, Readers, Writer};
@@ -128,11 +129,16 @@ impl Core {
             Input::Submit(submission, reply) => self.on_submit(*submission, reply, batch, now),
             Input::Preview(spec, reply) => drop(reply.send(self.preview(&spec))),
             Input::Job(job, event, reply) => self.on_job_event(&job, event, reply, batch, now),
+            Input::Rename(job, name, reply) => self.on_rename(&job, name, reply, batch, now),
             Input::Remove(job, reply) => self.on_remove(job, reply, batch),
             Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
             Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job)))),
             Input::Nodes(reply) => drop(reply.send(Ok(self.node_views()))),
-            Input::Unfinished(reply) => drop(reply.send(Ok(self.jobs.len() as u64))),
+            Input::Unfinished(reply) => {
+                // What is suspended waits for its user, and not for this process.
+                let waits = |live: &&Live| live.job.state != State::Suspended;
+                drop(reply.send(Ok(self.jobs.values().filter(waits).count() as u64)));
+            }
             Input::AgentConnected { connection, hello, outbox } => {
                 self.on_agent_connected(connection, *hello, outbox, batch, now);
             }

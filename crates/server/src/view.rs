@@ -16,6 +16,8 @@ pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
         message: row.reason.as_ref().map(Reason::message),
         id: row.id,
         name: row.name,
+        kind: row.kind,
+        labels: row.labels,
         state: row.state,
         reason: row.reason,
         nodes: row.nodes,
@@ -37,6 +39,8 @@ pub(crate) fn row_summary(row: &JobRow) -> JobSummary {
     JobSummary {
         id: job.id.clone(),
         name: row.name.clone(),
+        kind: row.spec.kind,
+        labels: row.spec.labels.clone(),
         state: job.state,
         reason: job.reason.clone(),
         message: job.reason.as_ref().map(Reason::message),
@@ -70,26 +74,29 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
                 .collect(),
         })
     });
+    let mut spec = (*row.spec).clone();
+    // Whoever submits it again means the job as it is called now.
+    spec.name = spec.name.map(|_| row.name.clone());
     Ok(JobDetail {
         summary: row_summary(&row),
         attempts: views.collect::<Result<_, Problem>>()?,
-        launch: Some(launch(&row.spec)),
-        spec: (*row.spec).clone(),
+        launch: launch(&row.spec),
+        spec,
         bundle: row.bundle,
         source: row.source,
         failed_rank: row.job.failed_rank,
     })
 }
 
-/// How the tasks of a job are started.
-pub(crate) fn launch(spec: &JobSpec) -> LaunchView {
+/// How the tasks of a job are started; a machine's are not.
+pub(crate) fn launch(spec: &JobSpec) -> Option<LaunchView> {
     let plan = Plan::of(spec);
-    LaunchView {
+    (!plan.idle).then(|| LaunchView {
         framework: plan.framework,
         argv: plan.argv(&spec.command),
         command_on: if plan.leader { CommandOn::First } else { CommandOn::All },
         processes: plan.processes,
-    }
+    })
 }
 
 fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {

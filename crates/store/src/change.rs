@@ -26,6 +26,15 @@ pub enum Change {
         /// When it moved: the attempt's start or end, if it began or ended one.
         at: Timestamp,
     },
+    /// A job is called something else from now on. Refused as stale unless the stored job is of this generation.
+    Rename {
+        /// The job.
+        job: JobId,
+        /// The generation the stored job must have.
+        generation: u64,
+        /// Its new name.
+        name: String,
+    },
     /// Something that happened.
     Event(NewEvent),
     /// A job goes, with everything that hangs on it: attempts, tasks, events, environment, and its spec if no other

@@ -69,6 +69,7 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::Job { before_generation, job, touched, at } => {
             job::update(transaction, *before_generation, job, touched, *at)?;
         }
+        Change::Rename { job, generation, name } => job::rename(transaction, job, *generation, name)?,
         Change::Event(event) => {
             committed.events.push(event::insert(transaction, event).map_err(doing("store an event"))?);
         }

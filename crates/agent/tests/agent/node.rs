@@ -227,6 +227,7 @@ pub fn prepare_with(task: &TaskId, change: impl FnOnce(&mut Prepare)) -> ToAgent
         previous: None,
         outputs: vec![],
         in_place: None,
+        goes_on: false,
         ports: 1,
         shared_port: None,
         devices: vec![],

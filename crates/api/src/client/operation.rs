@@ -9,7 +9,7 @@ use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
 use crate::view::{
     AllEventsQuery, BundleStatus, ChunkList, CopyQuery, CreateJob, DownloadQuery, EventsQuery, FileList,
     FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview,
-    PutBundle, ServerView, SshQuery, StopJob, Why,
+    PutBundle, RenameJob, ServerView, SshQuery, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -30,6 +30,8 @@ impl Client {
         let pairs = [
             ("state", query.state.clone()),
             ("name", query.name.clone()),
+            ("kind", query.kind.clone()),
+            ("label", query.label.clone()),
             ("limit", query.limit.map(|limit| limit.to_string())),
             ("cursor", query.cursor.clone()),
         ];
@@ -44,6 +46,22 @@ impl Client {
     /// Asks a job to stop; the reply does not wait for it.
     pub async fn stop_job(&self, selector: &str, how: &StopJob) -> Result<JobSummary, Error> {
         self.request(Method::POST, &job_path(selector, "/stop"), Some(how)).await
+    }
+
+    /// Parks a job: its tasks end, and nothing is held. The reply does not wait for that.
+    pub async fn suspend_job(&self, selector: &str) -> Result<JobSummary, Error> {
+        self.json(Method::POST, &job_path(selector, "/suspend"), Body::None, &[]).await
+    }
+
+    /// Brings a parked job back to the queue.
+    pub async fn resume_job(&self, selector: &str) -> Result<JobSummary, Error> {
+        self.json(Method::POST, &job_path(selector, "/resume"), Body::None, &[]).await
+    }
+
+    /// Gives a job another name.
+    pub async fn rename_job(&self, selector: &str, name: &str) -> Result<JobSummary, Error> {
+        let rename = RenameJob { name: name.to_owned() };
+        self.request(Method::POST, &job_path(selector, "/rename"), Some(&rename)).await
     }
 
     /// Removes a job that is over, with its log and files.

@@ -170,7 +170,7 @@ async fn free_name(session: &Session, name: &str) -> Result<String, Error> {
             state: Some(unfinished.join(",")),
             name: Some(candidate.clone()),
             limit: Some(1),
-            cursor: None,
+            ..ListJobs::default()
         };
         if session.call(async |client| client.jobs(&query).await).await?.items.is_empty() {
             return Ok(candidate);

@@ -129,6 +129,7 @@ fn words(event: &EventView) -> String {
     let body = &event.body;
     let text = match (event.kind.as_str(), event.kind.parse()) {
         ("submitted", _) => body["name"].as_str().map(|name| format!("as {name}")),
+        ("renamed", _) => body["to"].as_str().map(|name| format!("to {name}")),
         ("task_ended", _) => Some(task_ended(body)),
         ("outputs", _) => outputs(body),
         ("logs_removed" | "outputs_removed", _) => {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::model::spec::Kind;
 use muster_api::model::{State, Timestamp};
 use muster_api::view::{JobSummary, ListJobs};
 
@@ -112,14 +113,23 @@ fn table(jobs: &[JobSummary], now: Timestamp) -> Table {
             job.gpus.as_deref().unwrap_or("-").into(),
             age(job.submitted_at, now).into(),
             state::run_time(job, now).into(),
-            job.command.as_str().into(),
+            what(job).into(),
         ]);
     }
     table
 }
 
+/// What it runs; what kind of job it is, where it runs nothing.
+fn what(job: &JobSummary) -> String {
+    match job.kind {
+        Kind::Training => job.command.clone(),
+        kind @ Kind::Machine => format!("({kind})"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -129,6 +139,8 @@ mod tests {
         JobSummary {
             id: muster_api::model::JobId::from_random(i),
             name: "digits".into(),
+            kind: Kind::Training,
+            labels: BTreeMap::new(),
             state,
             reason: None,
             message: (state == State::Failed).then(|| "exited with code 1".into()),
@@ -147,13 +159,15 @@ mod tests {
 
     #[test]
     fn a_job_is_a_line() {
-        let jobs = [job(0, State::Queued), job(1, State::Running), job(2, State::Failed)];
+        let machine = JobSummary { kind: Kind::Machine, command: String::new(), ..job(3, State::Suspended) };
+        let jobs = [job(0, State::Queued), job(1, State::Running), job(2, State::Failed), machine];
         let text = table(&jobs, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(Some(103), false);
         insta::assert_snapshot!(text, @r"
         ID               NAME     STATE                        NODES   GPUS     AGE   DURATION   COMMAND
         job_0000000000   digits   queued                       2       H100:8   2m               python train.…
         job_1000000000   digits   running                      2       -        2m    2m5s       python train.…
         job_2000000000   digits   failed: exited with code 1   2       -        2m    12.3s      python train.…
+        job_3000000000   digits   suspended                    2       -        2m               (machine)
         ");
     }
 

@@ -25,9 +25,11 @@ pub(crate) fn words(job: &JobSummary) -> String {
     }
 }
 
-/// How long it has run, or ran; empty before it does.
+/// How long it has run, or ran; empty before it does, and while it does not.
 pub(crate) fn run_time(job: &JobSummary, now: muster_api::model::Timestamp) -> String {
-    let Some(started_at) = job.started_at else { return String::new() };
+    let Some(started_at) = job.started_at.filter(|_| job.state != State::Suspended) else {
+        return String::new();
+    };
     shown(between(started_at, job.ended_at.unwrap_or(now)))
 }
 

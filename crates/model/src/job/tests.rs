@@ -495,3 +495,37 @@ fn a_gang_with_a_leader_fails_with_whoever_fails_first() {
         assert_eq!((job.state, job.exit_code()), (State::Failed, Some(3)));
     }
 }
+
+#[test]
+fn a_resumed_job_goes_back_to_its_nodes_and_a_failed_one_does_not() {
+    let mut parked = in_state(State::Suspended);
+    assert_eq!(parked.preferred(), []);
+    run(&mut parked, [Event::Resume]);
+    let nodes: Vec<String> = parked.preferred().iter().map(ToString::to_string).collect();
+    assert_eq!(nodes, ["node_n0", "node_n1"]);
+    start(&mut parked);
+    assert_eq!(parked.preferred(), []);
+    let mut job = job(2, OnFailure::Stop, Retries { max: 1, on: vec![], backoff: None });
+    start(&mut job);
+    end_all(&mut job, exit(1));
+    assert_eq!((job.state, job.preferred()), (State::Queued, vec![]));
+}
+
+#[test]
+fn whoever_is_suspended_on_the_way_back_to_the_queue_stays_out_of_it() {
+    let mut job = in_state(State::Running);
+    run(&mut job, [Event::Preempt { attempt: 1 }, Event::Suspend]);
+    end_all(&mut job, None);
+    assert_eq!(job.state, State::Suspended);
+}
+
+#[test]
+fn a_resumed_job_does_not_wait_out_the_pause_of_its_last_failure() {
+    let backoff = Some(Duration::from_secs(3600));
+    let mut job = job(1, OnFailure::Stop, Retries { max: 1, on: vec![], backoff });
+    start(&mut job);
+    end_all(&mut job, exit(1));
+    assert!(!job.is_eligible(NOW));
+    run(&mut job, [Event::Suspend, Event::Resume]);
+    assert!(job.is_eligible(NOW));
+}

@@ -139,6 +139,16 @@ impl<'a> Fields<'a> {
         Some(read(value, self.errors))
     }
 
+    /// Whether the field says something: a default that a client filled in does not.
+    pub fn is_given(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| match value {
+            Value::Null => false,
+            Value::Bool(value) => *value,
+            Value::Array(items) => !items.is_empty(),
+            Value::Number(_) | Value::String(_) | Value::Object(_) => true,
+        })
+    }
+
     /// Whether a problem with this field was reported already.
     pub fn said(&self, name: &str) -> bool {
         self.errors.iter().any(|error| error.field.strip_prefix(self.prefix) == Some(name))

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::field::{FieldCode, FieldError, Fields, MAX_REPORTED, Wrong, kind, nearest};
-use super::glob;
 use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
     MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
+use super::{glob, machine};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
@@ -29,6 +29,12 @@ impl JobSpec {
             Some(spec) if errors.is_empty() => Ok(spec),
             _ => Err(errors),
         }
+    }
+
+    /// What is wrong with a name, or the name.
+    pub fn check_name(text: &str) -> Result<String, FieldError> {
+        name(Value::String(text.to_owned()))
+            .map_err(|wrong| FieldError::new("name", wrong.code, wrong.message))
     }
 
     /// The name of a job that was not given one: its program's, without directory and ending.
@@ -58,12 +64,18 @@ impl JobSpec {
 
 fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     let mut fields = Fields::new(value, "", errors);
+    let kind = fields.take("kind", |value| one_of(value, Kind::WORDS)).unwrap_or_default();
+    if kind == Kind::Machine {
+        machine::refuse_work(&mut fields);
+    }
     let command = fields.take("command", command);
     let nodes = fields.take("nodes", |value| whole(value, 1, u64::from(MAX_NODES)));
     let in_place = fields.take("in_place", boolean).unwrap_or(false);
+    let on =
+        fields.take("on", |value| text(value)?.parse::<Target>().map_err(Wrong::value)).unwrap_or_default();
     let spec = JobSpec {
         name: fields.take("name", name),
-        kind: fields.take("kind", |value| one_of(value, &[("training", Kind::Training)])).unwrap_or_default(),
+        kind,
         nodes: nodes.unwrap_or(1) as u32,
         resources: fields.nested("resources", resources).unwrap_or_default(),
         image: fields.take("image", text),
@@ -93,24 +105,31 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
         volumes: fields.nested("volumes", volumes).unwrap_or_default(),
         workspace: fields.take("workspace", name),
-        on: fields
-            .take("on", |value| text(value)?.parse::<Target>().map_err(Wrong::value))
-            .unwrap_or_default(),
         in_place,
         clean_env: fields.take("clean_env", boolean).unwrap_or(false),
-        command: command.clone().unwrap_or_else(|| Command::Argv(Vec::new())),
+        command: command.clone().unwrap_or_default(),
+        // On a pool a machine is a host; on this machine there is only one, which others use too.
+        exclusive: fields
+            .take("exclusive", boolean)
+            .unwrap_or(kind == Kind::Machine && matches!(on, Target::Ssh(_))),
+        labels: fields.take("labels", labels).unwrap_or_default(),
+        on,
     };
     let said = fields.said("command");
-    if command.is_none() && !said {
+    if kind == Kind::Training && command.is_none() && !said {
         let message = "is missing: what should run? for example `python train.py`";
         fields.error("command", Wrong::new(FieldCode::Required, message));
+    }
+    if kind == Kind::Machine && spec.name.is_none() && !fields.said("name") {
+        let message = "is missing: a machine is reached by its name";
+        fields.error("name", Wrong::new(FieldCode::Required, message));
     }
     if spec.in_place && spec.on != Target::Local {
         let message = format!("works only where the code is, on local; this job runs on {}", spec.on);
         fields.error("in_place", Wrong::new(FieldCode::NotSupported, message));
     }
     fields.finish();
-    command.map(|_| spec)
+    (kind == Kind::Machine || command.is_some()).then_some(spec)
 }
 
 fn text(value: Value) -> Result<String, Wrong> {
@@ -128,6 +147,46 @@ fn texts(value: Value) -> Result<Vec<String>, Wrong> {
         Value::Array(items) => items.into_iter().map(text).collect(),
         other => Ok(vec![text(other)?]),
     }
+}
+
+/// Labels are for finding a job, not for keeping data with it.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL: usize = 256;
+
+fn labels(value: Value) -> Result<BTreeMap<String, String>, Wrong> {
+    let Value::Object(map) = value else { return Err(Wrong::kind("a map of names to texts", &value)) };
+    if map.len() > MAX_LABELS {
+        let message = format!("has {} labels; at most {MAX_LABELS} are allowed", map.len());
+        return Err(Wrong::new(FieldCode::OutOfRange, message));
+    }
+    map.into_iter().map(label).collect()
+}
+
+/// Whether a text can be the name of a label.
+pub fn is_label(name: &str) -> bool {
+    let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/');
+    !name.is_empty() && name.len() <= MAX_LABEL && name.bytes().all(valid)
+}
+
+fn label((name, value): (String, Value)) -> Result<(String, String), Wrong> {
+    if !is_label(&name) {
+        return Err(Wrong::value(format!(
+            "`{}` cannot be the name of a label: it is 1 to {MAX_LABEL} letters, digits, `-`, `_`, `.` or `/`",
+            clipped(&name)
+        )));
+    }
+    let value = match value {
+        Value::Bool(value) => value.to_string(),
+        other => {
+            text(other).map_err(|wrong| Wrong::new(wrong.code, format!("`{name}` {}", wrong.message)))?
+        }
+    };
+    if value.len() > MAX_LABEL {
+        let message =
+            format!("`{name}` has a value of {} bytes; at most {MAX_LABEL} are allowed", value.len());
+        return Err(Wrong::new(FieldCode::OutOfRange, message));
+    }
+    Ok((name, value))
 }
 
 /// More are a list of files, not patterns.

@@ -76,6 +76,8 @@ fn full() -> (Value, JobSpec) {
         on: Target::Local,
         in_place: true,
         clean_env: true,
+        exclusive: false,
+        labels: BTreeMap::new(),
     };
     (value, spec)
 }
@@ -184,7 +186,7 @@ fn an_unknown_field_names_the_one_that_was_meant() {
 fn a_wrong_type_is_named() {
     for (fields, expected) in [
         (json!({"name": ["a"]}), "name: must be a text, not a list"),
-        (json!({"kind": "party"}), "kind: must be training, not `party`"),
+        (json!({"kind": "party"}), "kind: must be training or machine, not `party`"),
         (json!({"nodes": 1.5}), "nodes: must be a whole number from 1 to 100000, not `1.5`"),
         (json!({"nodes": {}}), "nodes: must be a whole number from 1 to 100000, not a map"),
         (json!({"resources": 8}), "resources: must be a map of fields, not a number"),
@@ -361,41 +363,46 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let env = prop::collection::btree_map("[A-Za-z_ é.-]{1,8}", text(), 0..4);
     let endpoints = prop::collection::vec((word(), 1u16..), 0..3);
     let volumes = prop::collection::vec((word(), text()), 0..3);
-    let rest = (0..=MAX_PRIORITY, prop::option::of(span()), span(), any::<[bool; 4]>());
-    (what, texts, env, endpoints, volumes, rest).prop_map(|(what, texts, env, endpoints, volumes, rest)| {
-        let (name, nodes, resources, command, retries, on) = what;
-        let (image, setup, outputs) = texts;
-        let (priority, timeout, grace, [preemptible, keep_going, in_place, clean_env]) = rest;
-        JobSpec {
-            workspace: name.clone(),
-            workdir: image.clone(),
-            framework: keep_going.then_some(Framework::Jax),
-            faces: preemptible.then(|| vec![Face::Dlws, Face::Modelarts]),
-            processes: clean_env.then_some(MAX_PROCESSES),
-            command_on: in_place.then_some(CommandOn::First),
-            peers: preemptible.then_some(keep_going),
-            kind: Kind::Training,
-            on_failure: if keep_going { OnFailure::Continue } else { OnFailure::Stop },
-            endpoints: endpoints.into_iter().map(|(name, port)| Endpoint { name, port }).collect(),
-            volumes: volumes.into_iter().map(|(name, path)| Volume { name, path }).collect(),
-            in_place: in_place && on == Target::Local,
-            name,
-            nodes,
-            resources,
-            image,
-            env,
-            setup,
-            command,
-            priority,
-            preemptible,
-            retries,
-            timeout,
-            grace,
-            outputs,
-            on,
-            clean_env,
-        }
-    })
+    let labels = prop::collection::btree_map("[a-z0-9._/-]{1,8}", "[^\\x00]{0,20}", 0..3);
+    let rest = (0..=MAX_PRIORITY, prop::option::of(span()), span(), any::<[bool; 5]>());
+    (what, texts, env, endpoints, volumes, labels, rest).prop_map(
+        |(what, texts, env, endpoints, volumes, labels, rest)| {
+            let (name, nodes, resources, command, retries, on) = what;
+            let (image, setup, outputs) = texts;
+            let (priority, timeout, grace, [preemptible, keep_going, in_place, clean_env, exclusive]) = rest;
+            JobSpec {
+                workspace: name.clone(),
+                workdir: image.clone(),
+                framework: keep_going.then_some(Framework::Jax),
+                faces: preemptible.then(|| vec![Face::Dlws, Face::Modelarts]),
+                processes: clean_env.then_some(MAX_PROCESSES),
+                command_on: in_place.then_some(CommandOn::First),
+                peers: preemptible.then_some(keep_going),
+                kind: Kind::Training,
+                on_failure: if keep_going { OnFailure::Continue } else { OnFailure::Stop },
+                endpoints: endpoints.into_iter().map(|(name, port)| Endpoint { name, port }).collect(),
+                volumes: volumes.into_iter().map(|(name, path)| Volume { name, path }).collect(),
+                in_place: in_place && on == Target::Local,
+                name,
+                nodes,
+                resources,
+                image,
+                env,
+                setup,
+                command,
+                priority,
+                preemptible,
+                retries,
+                timeout,
+                grace,
+                outputs,
+                on,
+                clean_env,
+                exclusive,
+                labels,
+            }
+        },
+    )
 }
 
 proptest! {
@@ -453,4 +460,45 @@ fn no_time_is_longer_than_a_hundred_years() {
         read(json!({"command": "x", "timeout": "36500d"})).timeout.unwrap().as_secs(),
         36_500 * 86_400
     );
+}
+
+#[test]
+fn a_machine_has_a_name_and_no_command() {
+    let spec = read(
+        json!({"kind": "machine", "name": "v100", "nodes": 2, "labels": {"image_name": "u18", "spot": true}}),
+    );
+    assert_eq!((spec.kind, spec.nodes, spec.exclusive), (Kind::Machine, 2, false));
+    assert!(spec.command.is_nothing());
+    assert_eq!(spec.labels["spot"], "true");
+    let value = serde_json::to_value(&spec).unwrap();
+    assert_eq!(value.get("command"), None);
+    // What was stored can be submitted again.
+    assert_eq!(read(value), spec);
+    let errors =
+        JobSpec::from_value(json!({"kind": "machine", "command": "true", "outputs": ["x"]})).unwrap_err();
+    let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["command", "outputs", "name"]);
+}
+
+#[test]
+fn a_machine_of_a_pool_is_a_whole_host_unless_said_otherwise() {
+    let machine = |more: Value| {
+        let mut all = json!({"kind": "machine", "name": "m", "on": "ssh/gpu"});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        read(all).exclusive
+    };
+    assert!(machine(json!({})));
+    assert!(!machine(json!({"exclusive": false})));
+    assert!(!machine(json!({"on": "local"})));
+    assert!(!read(json!({"command": "x", "on": "ssh/gpu"})).exclusive);
+    assert!(read(json!({"command": "x", "exclusive": true})).exclusive);
+}
+
+#[test]
+fn labels_are_few_and_short() {
+    let long = "x".repeat(257);
+    for wrong in [json!([1]), json!({"a b": "c"}), json!({"": "c"}), json!({"a": [1]}), json!({"a": long})] {
+        let errors = JobSpec::from_value(json!({"command": "x", "labels": wrong})).unwrap_err();
+        assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), ["labels"]);
+    }
 }

@@ -7,9 +7,9 @@ use muster_launch::{Gang, Member, Part, Parts, Port};
 use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::job::{Effect, Event, Invalid, Job, State};
 use muster_model::launch::{Peer, Peers};
-use muster_model::spec::shell;
+use muster_model::spec::{Kind, Target, shell};
 use muster_model::task::TaskPhase;
-use muster_model::{AttemptId, JobId, Reason, Timestamp};
+use muster_model::{AttemptId, JobId, NodeId, Reason, Timestamp};
 use serde_json::json;
 
 use super::Core;
@@ -44,6 +44,9 @@ impl Core {
         }
         if live.job.attempt != attempt {
             touched.ranks = (0..live.job.policy.nodes).collect();
+        }
+        if live.job.state == State::Queued {
+            live.wait_anew();
         }
         let live = live.clone();
         if let Some(rank) = ended {
@@ -146,14 +149,42 @@ impl Core {
         batch: &mut Batch,
         now: Timestamp,
     ) {
+        let wish = wish(&event);
         let refused = match self.apply(id, event, batch, now) {
             Ok(()) => return batch.answers.push(Answer::Done(reply)),
-            Err(Invalid::State { state }) => format!("the job is {state}"),
+            Err(Invalid::State { state }) => format!("the job is {state}{wish}"),
             // Only jobs that are not over are in memory.
-            Err(Invalid::Stale) => "the job is over".into(),
+            Err(Invalid::Stale) => format!("the job is over{wish}"),
             Err(other @ (Invalid::UnknownRank { .. } | Invalid::WrongGang { .. })) => other.to_string(),
         };
         drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
+    }
+
+    /// Calls a job something else. What runs goes on under the old name until it starts anew.
+    pub(super) fn on_rename(
+        &mut self,
+        id: &JobId,
+        name: String,
+        reply: Reply<()>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let Some(live) = self.jobs.get_mut(id) else {
+            let refused = "the job is over; only one that is not can be renamed";
+            return drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
+        };
+        if live.name != name {
+            if self.names.contains_key(&name) {
+                return drop(reply.send(Err(name_taken(&name))));
+            }
+            batch.remember(live).is_renamed = true;
+            let old = std::mem::replace(&mut live.name, name.clone());
+            let attempt = live.job.attempt;
+            batch.event(id, attempt, now, "renamed", json!({ "from": old, "to": name }));
+            self.release_name(&old);
+            *self.names.entry(name).or_default() += 1;
+        }
+        batch.answers.push(Answer::Done(reply));
     }
 
     /// Does what a change on disk asks for.
@@ -173,7 +204,7 @@ impl Core {
 
     pub(super) fn send_prepare(&mut self, live: &Live, rank: u32) {
         let task = &live.job.tasks[rank as usize];
-        let in_place = live.spec.workdir.clone().filter(|_| live.spec.in_place);
+        let in_place = self.directory(live, &task.placement.node);
         let attempt = live.job.attempt_id();
         let before = attempt.number.checked_sub(1).filter(|number| *number > 0);
         let message = Prepare {
@@ -182,6 +213,7 @@ impl Core {
             bundle: live.bundle.clone().filter(|_| in_place.is_none()),
             outputs: live.spec.outputs.clone(),
             in_place,
+            goes_on: live.spec.kind == Kind::Machine,
             ports: muster_launch::ports(&live.spec),
             shared_port: Some(muster_launch::shared_port(&attempt)),
             devices: task.placement.devices.clone(),
@@ -189,6 +221,16 @@ impl Core {
         };
         let node = task.placement.node.clone();
         self.send(&node, ToAgent::Prepare(Box::new(message)));
+    }
+
+    /// The directory of the node that a task runs in, where it has none of its own. A host of a pool is used as if one had
+    /// logged in there; on this machine the home directory is full of other things.
+    pub(super) fn directory(&self, live: &Live, node: &NodeId) -> Option<String> {
+        match (live.spec.kind, live.target()) {
+            (Kind::Machine, Target::Local) => None,
+            (Kind::Machine, _) => self.nodes.get(node).map(|node| node.account.home.clone()),
+            (Kind::Training, _) => live.spec.workdir.clone().filter(|_| live.spec.in_place),
+        }
     }
 
     fn send_launch(&mut self, live: &Live, ranks: &[u32]) {
@@ -262,7 +304,7 @@ impl Core {
         self.send(&node, ToAgent::Stop { task, grace_ms: grace.as_millis() as u64 });
     }
 
-    fn send(&mut self, node: &muster_model::NodeId, message: ToAgent) {
+    fn send(&mut self, node: &NodeId, message: ToAgent) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.send(message);
         }
@@ -287,6 +329,28 @@ fn with_usage(mut event: Event, job: &Job, metrics: &Metrics) -> Event {
         end.usage = usage.map(Box::new);
     }
     event
+}
+
+/// What someone wanted, for a refusal.
+fn wish(event: &Event) -> &'static str {
+    match event {
+        Event::Suspend => "; one that waits or runs can be suspended",
+        Event::Resume => "; only one that is suspended can be resumed",
+        Event::Admit { .. }
+        | Event::TaskReady { .. }
+        | Event::TaskStarted { .. }
+        | Event::TaskEnded { .. }
+        | Event::Stop { .. }
+        | Event::Preempt { .. }
+        | Event::Hold
+        | Event::Release => "",
+    }
+}
+
+/// Why a machine cannot be called so.
+pub(super) fn name_taken(name: &str) -> Problem {
+    Problem::new(Code::NameTaken, format!("`{name}` is the name of a job that is not over"))
+        .hint(format!("choose another name; `muster show {name}` shows the job that has it"))
 }
 
 fn ended_rank(event: &Event) -> Option<u32> {

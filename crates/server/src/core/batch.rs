@@ -50,6 +50,8 @@ pub(super) struct Touched {
     pub attempt_ended: bool,
     /// Something about it must be written.
     pub moved: bool,
+    /// It has another name.
+    pub is_renamed: bool,
 }
 
 /// Everything one turn decided.
@@ -104,6 +106,12 @@ impl Batch {
                     touched: touched.ranks.iter().copied().collect(),
                     at,
                 });
+            }
+        }
+        for (id, _) in self.jobs.iter().filter(|(_, touched)| touched.is_renamed) {
+            if let Some(live) = jobs.get(id) {
+                let (generation, name) = (live.job.generation, live.name.clone());
+                changes.push(Change::Rename { job: id.clone(), generation, name });
             }
         }
         changes.extend(self.events.drain(..).map(Change::Event));

@@ -40,6 +40,7 @@ pub(crate) enum Input {
     /// The same checks as for a submission, and what would happen, without making a job.
     Preview(Box<JobSpec>, Reply<Why>),
     Job(JobId, Event, Reply<()>),
+    Rename(JobId, String, Reply<()>),
     Remove(JobId, Reply<()>),
     PutBundle(BundleId, String, Reply<()>),
     Why(JobId, Reply<Option<Why>>),

@@ -30,8 +30,21 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(job: Job, name: String, spec: Arc<JobSpec>, bundle: Option<BundleId>, seq: u64) -> Self {
-        let waiting = Waiting { job: job.id.clone(), nodes: spec.nodes, need: Need::from(&spec.resources) };
+        let waiting = Waiting {
+            job: job.id.clone(),
+            nodes: spec.nodes,
+            need: Need::from(&*spec),
+            prefer: job.preferred(),
+        };
         Self { job, name, order: (Reverse(spec.priority), seq), spec, bundle, waiting: Arc::new(waiting) }
+    }
+
+    /// What it waits for, each time it comes to the queue.
+    pub fn wait_anew(&mut self) {
+        let prefer = self.job.preferred();
+        if prefer != self.waiting.prefer {
+            self.waiting = Arc::new(Waiting { prefer, ..(*self.waiting).clone() });
+        }
     }
 
     pub fn need(&self) -> &Need {

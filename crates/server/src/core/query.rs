@@ -6,7 +6,7 @@ use muster_model::job::State;
 use muster_model::quantity::format_duration;
 use muster_model::spec::Target;
 use muster_model::task::TaskPhase;
-use muster_model::{JobId, NodeId};
+use muster_model::{JobId, NodeId, Reason};
 use muster_scheduler::Waiting;
 
 use super::Core;
@@ -25,7 +25,10 @@ impl Core {
             }
             State::Running => plain("running", format!("running, attempt {}", live.job.attempt)),
             State::Stopping => plain("stopping", "its tasks are being stopped".into()),
-            State::Suspended => plain("suspended", "paused by its user".into()),
+            State::Suspended => Why {
+                help: Reason::Suspended.hint().map(str::to_owned),
+                ..plain("suspended", "paused by its user".into())
+            },
             State::Succeeded | State::Failed | State::Stopped => return None,
         })
     }

@@ -6,13 +6,14 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::Why;
 use muster_link::message::ToAgent;
 use muster_model::job::{Job, Policy, State};
-use muster_model::spec::{FieldCode, FieldError, JobSpec};
+use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind};
 use muster_model::{BundleId, JobId, Timestamp};
 use muster_scheduler::{Free, Need, Waiting, fits_ever};
 use muster_store::{Change, NewJob};
 use serde_json::json;
 
 use super::Core;
+use super::apply::name_taken;
 use super::batch::{Answer, Batch, Touched};
 use super::input::{Reply, Submission};
 use super::live::Live;
@@ -68,14 +69,16 @@ impl Core {
     fn check(&self, spec: &JobSpec) -> Result<(), Problem> {
         let mut errors = Vec::new();
         if let Some(name) = spec.name.as_ref().filter(|name| self.names.contains_key(*name)) {
+            if spec.kind == Kind::Machine {
+                return Err(name_taken(name));
+            }
             let message = format!(
                 "`{name}` is the name of a job that is not over; choose another, or `muster stop {name}`"
             );
             errors.push(FieldError::new("name", FieldCode::NameInUse, message));
         }
         let nodes = self.free_on(&spec.on);
-        let waiting =
-            Waiting { job: JobId::from_random(0), nodes: spec.nodes, need: Need::from(&spec.resources) };
+        let waiting = waiting(spec);
         // A node that has not said what it has yet may have anything.
         let known = !nodes.is_empty() && nodes.iter().all(|node| node.capacity.slots > 0);
         if known && !fits_ever(&nodes, spec.nodes, &waiting.need) {
@@ -170,8 +173,7 @@ impl Core {
     /// What would happen to a job, if it were submitted now.
     pub(super) fn preview(&self, spec: &JobSpec) -> Result<Why, Problem> {
         self.check(spec)?;
-        let waiting =
-            Waiting { job: JobId::from_random(0), nodes: spec.nodes, need: Need::from(&spec.resources) };
+        let waiting = waiting(spec);
         let ahead = self.queues.get(&spec.on).map_or(0, |queue| queue.len());
         Ok(self.obstacle(&waiting, &spec.on, ahead).unwrap_or_else(|| Why {
             code: "starts_now".into(),
@@ -180,6 +182,12 @@ impl Core {
             help: None,
         }))
     }
+}
+
+/// A job as the scheduler would see it.
+fn waiting(spec: &JobSpec) -> Waiting {
+    let need = Need::from(spec);
+    Waiting { job: JobId::from_random(0), nodes: spec.nodes, need, prefer: Vec::new() }
 }
 
 /// The field that asks for more than there is.

@@ -12,6 +12,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 
+mod machine;
+
 struct Fixture {
     core: Core,
     dir: tempfile::TempDir,

@@ -9,13 +9,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{
-    CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, StopJob, Why,
+    CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, RenameJob, StopJob, Why,
 };
 use muster_bundle::chunk;
 use muster_model::JobId;
 use muster_model::bundle::Source;
 use muster_model::job::Event;
-use muster_model::spec::{FieldCode, FieldError, JobSpec, nearest};
+use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind, is_label, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
 use tokio::time::{sleep, timeout};
 
@@ -57,7 +57,7 @@ pub(super) async fn create(
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
-        return Ok(Json(Preview { launch: Some(view::launch(&spec)), spec, name, why }).into_response());
+        return Ok(Json(Preview { launch: view::launch(&spec), spec, name, why }).into_response());
     }
     if let Some(id) = &request.bundle {
         bundle::check(&shared, id.clone()).await?;
@@ -131,6 +131,10 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
             .filter(|(_, asked, _)| *asked)
             .map(|(field, _, why)| FieldError::new(*field, FieldCode::NotSupported, *why)),
     );
+    if spec.kind == Kind::Machine && request.bundle.is_some() {
+        let message = "a machine runs nothing of its own, and so has no code; leave it out";
+        errors.push(FieldError::new("bundle", FieldCode::NotSupported, message));
+    }
     if errors.is_empty() { Ok(spec) } else { Err(Problem::fields(errors)) }
 }
 
@@ -195,6 +199,28 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
             Err(message) => errors.push(FieldError::new("state", FieldCode::Required, message)),
         }
     }
+    let kind = match query.kind.map(|kind| kind.parse::<Kind>()).transpose() {
+        Ok(kind) => kind,
+        Err(message) => {
+            errors.push(FieldError::new("kind", FieldCode::InvalidValue, message));
+            None
+        }
+    };
+    let mut labels = Vec::new();
+    for label in query.label.iter().flat_map(|labels| labels.split(',')) {
+        match label.split_once('=').filter(|(name, _)| is_label(name)) {
+            Some((name, value)) => labels.push((name.to_owned(), value.to_owned())),
+            None => {
+                let message = "must be NAME=VALUE; several are separated by commas";
+                errors.push(FieldError::new("label", FieldCode::InvalidValue, message));
+            }
+        }
+    }
+    if labels.len() > MAX_REPORTED {
+        let message = format!("has {} labels; at most {MAX_REPORTED} can be asked for", labels.len());
+        errors.push(FieldError::new("label", FieldCode::OutOfRange, message));
+    }
+    errors.truncate(MAX_REPORTED);
     if !query.limit.is_none_or(|limit| (1..=1000).contains(&limit)) {
         let message = "must be a whole number from 1 to 1000";
         errors.push(FieldError::new("limit", FieldCode::OutOfRange, message));
@@ -212,7 +238,7 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
     if !errors.is_empty() {
         return Err(Problem::fields(errors));
     }
-    Ok(JobFilter { states, name: query.name, before_seq, ..JobFilter::default() })
+    Ok(JobFilter { states, name: query.name, kind, labels, before_seq, ..JobFilter::default() })
 }
 
 /// Show a job: by id, unique prefix, name, or `last`.
@@ -240,9 +266,47 @@ pub(super) async fn stop(
     body: Bytes,
 ) -> Result<Json<JobSummary>, Failure> {
     let StopJob { grace_ms } = failure::optional(&body)?;
-    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
-    let event = Event::Stop { grace: grace_ms.map(Duration::from_millis) };
+    moved(&shared, job, Event::Stop { grace: grace_ms.map(Duration::from_millis) }).await
+}
+
+/// Park a job: its tasks end, it holds nothing, and its name stays its own.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/suspend", tag = "jobs", operation_id = "suspend_job", params(("job" = String, Path)),
+    responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn suspend(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+) -> Result<Json<JobSummary>, Failure> {
+    moved(&shared, job, Event::Suspend).await
+}
+
+/// Bring a parked job back to the queue; it prefers the nodes it had.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/resume", tag = "jobs", operation_id = "resume_job", params(("job" = String, Path)),
+    responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn resume(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+) -> Result<Json<JobSummary>, Failure> {
+    moved(&shared, job, Event::Resume).await
+}
+
+async fn moved(shared: &Arc<Shared>, job: String, event: Event) -> Result<Json<JobSummary>, Failure> {
+    let id = read(shared, move |readers| resolve(readers, &job)).await?;
     shared.core.ask(|reply| Input::Job(id.clone(), event, reply)).await?;
+    let row = read(shared, move |readers| row(readers, &id)).await?;
+    Ok(Json(view::row_summary(&row)))
+}
+
+/// Give a job that is not over another name.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/rename", tag = "jobs", operation_id = "rename_job", params(("job" = String, Path)), request_body = RenameJob,
+    responses((status = 200, body = JobSummary), Always, OnJob, Reads, Takes))]
+pub(super) async fn rename(
+    State(shared): State<Arc<Shared>>,
+    Segment(job): Segment,
+    Json(request): Json<RenameJob>,
+) -> Result<Json<JobSummary>, Failure> {
+    let name = JobSpec::check_name(&request.name).map_err(|error| Problem::fields(vec![error]))?;
+    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
+    shared.core.ask(|reply| Input::Rename(id.clone(), name, reply)).await?;
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::row_summary(&row)))
 }

@@ -1,7 +1,9 @@
 //! Lists of jobs, newest first, and counts of them.
 //!
 //! A page begins where the last one ended (`seq < ?`), never at an offset: its cost does not grow with the jobs
-//! before it. Nothing of a spec's JSON is parsed.
+//! before it. Of a spec's JSON only the labels are looked at, of those jobs that are shown or asked for by label.
+
+use std::collections::BTreeMap;
 
 use muster_model::spec::Kind;
 use muster_model::{JobId, Reason, State, Timestamp};
@@ -20,6 +22,10 @@ pub struct JobFilter {
     pub states: Vec<State>,
     /// Only jobs of this name.
     pub name: Option<String>,
+    /// Only jobs of this kind.
+    pub kind: Option<Kind>,
+    /// Only jobs that have all of these labels.
+    pub labels: Vec<(String, String)>,
     /// Only jobs of this person.
     pub owner: Option<String>,
     /// Only jobs that count for this workspace.
@@ -39,6 +45,8 @@ pub struct JobSummaryRow {
     pub name: String,
     /// What kind of job it is.
     pub kind: Kind,
+    /// What its user wants to find it by.
+    pub labels: BTreeMap<String, String>,
     /// Who submitted it.
     pub owner: String,
     /// Whom it counts for.
@@ -76,7 +84,7 @@ pub struct JobSummaryRow {
 /// The order [`read_summary`] reads in. CROSS JOIN: the planner must not begin with the specs.
 const SUMMARY: &str = "
     SELECT
-        job.seq, job.id, job.name, job.kind, job.owner, job.workspace, job.state, job.reason, job.failed_rank,
+        job.seq, job.id, job.name, job.kind, spec.body ->> '$.labels', job.owner, job.workspace, job.state, job.reason, job.failed_rank,
         job.hold, job.attempt, job.eligible_at, job.exit_code, job.target, spec.nodes, spec.gpus, spec.command,
         job.submitted_at, job.started_at, job.ended_at
     FROM job CROSS JOIN spec ON spec.id = job.spec";
@@ -113,6 +121,18 @@ pub(super) fn query(filter: &JobFilter, limit: u32) -> (String, Vec<Value>) {
             parameters.push(Value::from(wanted.clone()));
             conditions.push(format!("job.{column} = ?{}", parameters.len()));
         }
+    }
+    if let Some(kind) = filter.kind {
+        parameters.push(Value::from(kind.to_string()));
+        conditions.push(format!("job.kind = ?{}", parameters.len()));
+    }
+    for (label, wanted) in &filter.labels {
+        // As a path of JSON: the name of a label has neither quotes nor backslashes.
+        parameters.push(Value::from(format!("$.labels.\"{label}\"")));
+        parameters.push(Value::from(wanted.clone()));
+        let [path, value] = [parameters.len() - 1, parameters.len()];
+        let labelled = format!("SELECT body ->> ?{path} FROM spec WHERE spec.id = job.spec");
+        conditions.push(format!("({labelled}) = ?{value}"));
     }
     // A name has few jobs, so its index serves best; their states are looked at one by one.
     if filter.states.is_empty() || filter.name.is_some() {
@@ -154,6 +174,7 @@ fn read_summary(row: &Row) -> Result<JobSummaryRow> {
         id: columns.parsed()?,
         name: columns.plain()?,
         kind: columns.word()?,
+        labels: columns.optional_json()?.unwrap_or_default(),
         owner: columns.plain()?,
         workspace: columns.plain()?,
         state: columns.parsed()?,

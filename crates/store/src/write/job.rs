@@ -24,6 +24,7 @@ const UPDATE_JOB: &str = "
         state = ?3, ending = ?4, reason = ?5, failed_rank = ?6, hold = ?7, attempt = ?8, retried = ?9,
         eligible_at = ?10, generation = ?11, exit_code = ?12, started_at = ?13, ended_at = ?14
     WHERE id = ?1 AND generation = ?2";
+const RENAME_JOB: &str = "UPDATE job SET name = ?3 WHERE id = ?1 AND generation = ?2";
 const BEGIN_ATTEMPT: &str = "
     INSERT INTO attempt (job, number, started_at) VALUES (?1, ?2, ?3) ON CONFLICT (job, number) DO NOTHING";
 const END_ATTEMPT: &str = "
@@ -123,6 +124,21 @@ fn update_row(transaction: &Transaction, before_generation: u64, job: &Job) -> R
         job.started_at.map(time),
         job.ended_at.map(time),
     ])
+}
+
+/// Stores a job's new name, if the stored job is of the generation that was renamed.
+pub(super) fn rename(
+    transaction: &Transaction,
+    id: &JobId,
+    generation: u64,
+    name: &str,
+) -> Result<(), Error> {
+    let row = params![id.as_str(), count(generation), name];
+    let changed = transaction.prepare_cached(RENAME_JOB).and_then(|mut statement| statement.execute(row));
+    match changed.map_err(doing("rename a job"))? {
+        0 => Err(Error::Stale { job: id.clone() }),
+        _ => Ok(()),
+    }
 }
 
 /// Stores the current attempt: its row when it begins, the tasks that changed, and its end when it is over.
