@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change lands: static checks, licences and bans, every test, the API against its document,
-# the demo.
+# the Python SDK, the demo.
 # Runs all of it even when something fails, then names the slowest tests and closes with one plain line of counts.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -43,6 +43,17 @@ fuzz_api() {
     return "$status"
 }
 
+# The SDK against the binary that the tests above have built.
+sdk_tests() {
+    local environment report status=0
+    environment="$(venv sdk scripts/requirements-sdk.txt)" || return 1
+    report="$(mktemp)"
+    MUSTER_BINARY="$CARGO_TARGET_DIR/debug/muster" python3 scripts/contain.py 300 "$report" \
+        "$environment/bin/python" -m pytest -q -p no:cacheprovider sdk/python || status=$?
+    rm -f "$report"
+    return "$status"
+}
+
 part "static checks" scripts/check.sh --static
 say "checking licences, bans and sources (the first time builds cargo-deny: some minutes)"
 step "licences, bans and sources" licences
@@ -52,6 +63,8 @@ step "paramiko's Python environment" client_environment
 part "the test runner" python3 scripts/test.py run
 say "sending the API what its document says, and what it does not"
 step "the API keeps to its document" fuzz_api
+say "testing the Python SDK against a server"
+step "the Python SDK" sdk_tests
 say "running the demo"
 step "the demo trains a model" scripts/demo.sh
 python3 scripts/test.py summary "$MUSTER_TALLY"

@@ -1,0 +1,166 @@
+"""Sessions: shells in a task that keep directory, variables and functions from one command to the next."""
+
+from __future__ import annotations
+
+import codecs
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Callable, Union
+from urllib.parse import quote
+
+import httpx
+
+from ._error import CommandFailed, CommandLost, Timeout
+from ._show import table
+
+if TYPE_CHECKING:
+    from . import _wire
+    from ._transport import Transport
+
+#: The longest that the server makes a request wait.
+WAIT = 50
+Words = Union[str, Sequence[str]]
+
+
+class Session:
+    """A named shell in a task. Commands given while one runs wait for their turn."""
+
+    def __init__(self, transport: Transport, job: str, task: int, name: str = "main") -> None:
+        self.job, self.task, self.name = job, task, name
+        self._transport = transport
+        self._path = f"/jobs/{quote(job, safe='')}/sessions/{quote(name, safe='')}"
+
+    def open(self, *, fresh: bool = False) -> _wire.Session:
+        """Opens it, unless it is open; `fresh` ends the shell that it has and begins with a new one."""
+        return self._transport.call("PUT", self._path, params={"task": self.task}, body={"fresh": fresh})
+
+    def show(self) -> _wire.Session:
+        """How it is: what runs, how many wait, and why it is over if it is."""
+        return self._transport.get(self._path, {"task": self.task})
+
+    def start(self, command: Words) -> Command:
+        """Gives it a command and returns at once."""
+        text = command if isinstance(command, str) else shlex.join(command)
+        body = {"command": text}
+        given = self._transport.call("POST", f"{self._path}/commands", params={"task": self.task}, body=body)
+        return Command(self, self._transport, given)
+
+    def run(
+        self,
+        command: Words,
+        *,
+        check: bool = True,
+        timeout: float | None = None,
+        on_output: Callable[[str], object] | None = None,
+    ) -> Command:
+        """Gives it a command and waits for its end; `on_output` gets what it writes, as it is written."""
+        started = self.start(command)
+        if on_output is not None:
+            for text in started.follow():
+                on_output(text)
+        return started.wait(check=check, timeout=timeout)
+
+    def commands(self) -> list[Command]:
+        """The last hundred of them."""
+        found = self._transport.get(f"{self._path}/commands", {"task": self.task})
+        return [Command(self, self._transport, one) for one in found["items"]]
+
+    def command(self, number: int) -> Command:
+        """One of them."""
+        found = self._transport.get(f"{self._path}/commands/{number}", {"task": self.task})
+        return Command(self, self._transport, found)
+
+    def signal(self, name: str = "INT") -> None:
+        """Sends a signal to what runs."""
+        self._transport.call("POST", f"{self._path}/signal", params={"task": self.task}, body={"signal": name})
+
+    def close(self) -> None:
+        """Ends its shell, and what runs in it."""
+        self._transport.call("DELETE", self._path, params={"task": self.task})
+
+    def __repr__(self) -> str:
+        return f"Session({self.name!r} of {self.job}/{self.task})"
+
+
+class Command:
+    """A command of a session: its number, how it ended, what it wrote."""
+
+    def __init__(self, session: Session, transport: Transport, seen: _wire.SessionCommand) -> None:
+        self.session = session
+        self.number = seen["number"]
+        self.text = seen["text"]
+        self._transport = transport
+        self._seen = seen
+        self._path = f"{session._path}/commands/{self.number}"
+
+    @property
+    def state(self) -> _wire.CommandState:
+        """`queued`, `running`, `done` or `lost`, as it was seen last; `refresh` looks again."""
+        return self._seen["state"]
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("done", "lost")
+
+    @property
+    def exit_status(self) -> int | None:
+        """Once it is done."""
+        return self._seen.get("exit_status")
+
+    @property
+    def output(self) -> str:
+        """What it has written so far, both of its outputs together."""
+        return self.output_bytes().decode(errors="replace")
+
+    def output_bytes(self, offset: int = 0) -> bytes:
+        return b"".join(self._transport.bytes_of(f"{self._path}/output", {"task": self.session.task, "offset": offset}))
+
+    def refresh(self, wait: int | None = None) -> Command:
+        """Looks again: at once, or when it is over or `wait` seconds have passed."""
+        self._seen = self._transport.get(self._path, {"task": self.session.task, "wait": wait})
+        return self
+
+    def wait(self, *, check: bool = True, timeout: float | None = None) -> Command:
+        """Until it is over. Another status than 0 is `CommandFailed` unless `check` is false; a shell that ended under
+        it is `CommandLost` always."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.is_over:
+            left = WAIT if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise Timeout(f"`{self.text}`", timeout or 0)
+            # The server waits for whole seconds; the last, broken one is waited for here.
+            self.refresh(wait=min(WAIT, int(left)))
+            if left < 1 and not self.is_over:
+                time.sleep(min(0.05, max(left, 0)))
+        if self.state == "lost":
+            raise CommandLost(self.text, self._seen.get("reason") or "its shell is gone")
+        if check and self.exit_status != 0:
+            raise CommandFailed(self.text, self.exit_status or 0, self.output)
+        return self
+
+    def follow(self) -> Iterator[str]:
+        """What it writes, from the beginning to its end, as it is written."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        offset = 0
+        while True:
+            params = {"task": self.session.task, "offset": offset, "follow": True}
+            try:
+                for piece in self._transport.bytes_of(f"{self._path}/output", params):
+                    offset += len(piece)
+                    if text := decoder.decode(piece):
+                        yield text
+            except httpx.TransportError:
+                # A silence, or a server that restarts: on from where we were.
+                pass
+            if self.refresh().is_over and offset >= self._seen["output_bytes"]:
+                break
+        if text := decoder.decode(b"", final=True):
+            yield text
+
+    def __repr__(self) -> str:
+        how = self.state if self.exit_status is None else f"{self.state}, status {self.exit_status}"
+        return f"Command({self.number}, {self.text!r}: {how})"
+
+    def _repr_html_(self) -> str:
+        return table(["number", "command", "state", "status"], [[self.number, self.text, self.state, self.exit_status]])

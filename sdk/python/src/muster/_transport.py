@@ -1,0 +1,198 @@
+"""The way to a server: one shared connection pool, patience with servers that restart, problems as exceptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable, TypeVar
+
+import httpx
+
+from . import _binary
+from ._error import Error, Problem, Unavailable, Unreachable
+
+#: How long a server that is away is waited for: it may be starting anew, with another version.
+PATIENCE = 30.0
+#: The same for one that is there and says that a node is not: links come back, or the node is given up.
+UNAVAILABLE_PATIENCE = 30.0
+FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
+#: A reply may wait for something for 50 s, and a silent stream says every 10 s that it is alive.
+SILENCE = 60.0
+PREFIX = "/api/v1"
+
+Params = Mapping[str, Any]
+_Answer = TypeVar("_Answer")
+
+
+class Transport:
+    """One server, for any number of threads."""
+
+    def __init__(self, server: str | None = None, token: str | None = None, home: str | None = None) -> None:
+        server = server or os.environ.get("MUSTER_SERVER") or None
+        token = token or os.environ.get("MUSTER_TOKEN") or None
+        self.home = _home(home)
+        self.is_private = server is None
+        self._starting = threading.Lock()
+        headers = {"Authorization": f"Bearer {token}"} if token and server else {}
+        base, socket = _address(server or f"unix:{self.home / 'server.sock'}")
+        self.address = server or f"unix:{socket}"
+        # Unbounded: a fan-out over many tasks has a request in flight for each of them.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
+        transport = httpx.HTTPTransport(uds=socket, limits=limits) if socket else httpx.HTTPTransport(limits=limits)
+        self._http = httpx.Client(
+            transport=transport, base_url=base, headers=headers, timeout=httpx.Timeout(SILENCE, connect=10)
+        )
+        #: What `muster` needs to find the same server.
+        self.environment: dict[str, str] = {"MUSTER_HOME": str(self.home)}
+        if server:
+            self.environment["MUSTER_SERVER"] = server
+        if token:
+            self.environment["MUSTER_TOKEN"] = token
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, params: Params | None = None) -> Any:
+        return self.call("GET", path, params=params)
+
+    def call(
+        self, method: str, path: str, *, params: Params | None = None, body: Any = None, key: str | None = None
+    ) -> Any:
+        """The JSON that the server answers, none if it answers nothing."""
+        response = self.send(method, path, params=params, body=body, key=key)
+        return response.json() if response.content else None
+
+    def send(
+        self, method: str, path: str, *, params: Params | None = None, body: Any = None, key: str | None = None
+    ) -> httpx.Response:
+        """Sends a request until it is answered. All of the API's requests can be repeated: those that make something
+        carry a key by which the server knows a second one."""
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())} if method == "POST" else {}
+
+        def once() -> httpx.Response:
+            response = self._http.request(method, PREFIX + path, params=_plain(params), json=body, headers=headers)
+            _check(response)
+            return response
+
+        return self._patiently(once)
+
+    def bytes_of(self, path: str, params: Params | None = None) -> Iterator[bytes]:
+        """A body as it comes. A connection that breaks is the caller's affair: it knows how far it is."""
+        with self._open(path, params) as response:
+            yield from response.iter_bytes()
+
+    def events(self, path: str, params: Params | None = None, silence: float = SILENCE) -> Iterator[tuple[str, Any]]:
+        """Server-sent events as (name, JSON). A keep-alive is the event `""`."""
+        with self._open(path, params, silence) as response:
+            name = ""
+            data: list[str] = []
+            for line in response.iter_lines():
+                field, _, value = line.partition(":")
+                value = value[1:] if value.startswith(" ") else value
+                if line == "" and data:
+                    said = json.loads("\n".join(data))
+                    if name == "error":
+                        raise Problem.of(int(said.get("status", 500)), said)
+                    yield name, said
+                    name, data = "", []
+                elif field == "event":
+                    name = value
+                elif field == "data":
+                    data.append(value)
+                elif line.startswith(":"):
+                    yield "", None
+
+    def _open(self, path: str, params: Params | None, silence: float = SILENCE) -> _Stream:
+        def once() -> _Stream:
+            request = self._http.build_request(
+                "GET", PREFIX + path, params=_plain(params), timeout=httpx.Timeout(silence, connect=10)
+            )
+            response = self._http.send(request, stream=True)
+            if response.is_error:
+                response.read()
+            _check(response)
+            return _Stream(response)
+
+        return self._patiently(once)
+
+    def _patiently(self, once: Callable[[], _Answer]) -> _Answer:
+        began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
+        while True:
+            tries += 1
+            try:
+                return once()
+            except Unavailable as error:
+                if time.monotonic() - began > UNAVAILABLE_PATIENCE:
+                    raise error
+            except httpx.TransportError as error:
+                waited = time.monotonic() - began
+                if self.is_private and isinstance(error, httpx.ConnectError):
+                    # Nobody listens: the program starts a server, and says what is wrong when it cannot.
+                    self._start()
+                    if tries <= 3:
+                        continue
+                if waited > PATIENCE or isinstance(error, httpx.ReadTimeout):
+                    raise self._unreachable(error) from error
+            time.sleep(pause)
+            pause = min(pause * 2, LAST_PAUSE)
+
+    def _start(self) -> None:
+        with self._starting:
+            _binary.call(["server", "start", "--json"], environment=self.environment, timeout=_binary.START_SECONDS)
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        hint = f"see {self.home / 'server.log'}" if self.is_private else "MUSTER_SERVER names the server"
+        return Unreachable(f"cannot reach the server at {self.address}: {error}", code="unreachable", hint=hint)
+
+
+class _Stream:
+    """A reply that is being read; its connection goes back when it is left."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    def __enter__(self) -> httpx.Response:
+        return self._response
+
+    def __exit__(self, *_: object) -> None:
+        self._response.close()
+
+
+def _check(response: httpx.Response) -> None:
+    if not response.is_error:
+        return
+    try:
+        body = response.json()
+    except ValueError:
+        body = {"detail": f"HTTP status {response.status_code}: {response.text[:200]}"}
+    raise Problem.of(response.status_code, body)
+
+
+def _plain(params: Params | None) -> dict[str, str]:
+    """Query parameters as the server reads them, without those that say nothing."""
+    said = ((name, value) for name, value in (params or {}).items() if value is not None and value is not False)
+    return {name: "true" if value is True else str(value) for name, value in said}
+
+
+def _home(home: str | None) -> Path:
+    """Where the private server keeps its data; as the program finds it."""
+    if named := home or os.environ.get("MUSTER_HOME"):
+        return Path(named).absolute()
+    data = os.environ.get("XDG_DATA_HOME", "")
+    # The standard says that a relative one is to be ignored.
+    return (Path(data) if Path(data).is_absolute() else Path.home() / ".local/share") / "muster"
+
+
+def _address(server: str) -> tuple[str, str | None]:
+    """The base of URLs, and the socket where there is one."""
+    if server.startswith("unix:/"):
+        return "http://localhost", server[len("unix:") :]
+    if server.startswith("http://"):
+        return server.rstrip("/"), None
+    message = f"`{server}` is not the address of a server"
+    raise Error(message, code="invalid_server", hint="write http://HOST:PORT or unix:/PATH")

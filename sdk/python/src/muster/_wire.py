@@ -1,0 +1,686 @@
+"""What the API says, as types. Made from openapi.json by scripts/sdk_types.py: never edited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+
+if TYPE_CHECKING:
+    # Python 3.11 has it; nothing evaluates these annotations, so older ones need no package for it.
+    from typing_extensions import NotRequired
+
+
+BundleId = str
+Bytes = str
+ChunkId = str
+Code = Literal[
+    "ambiguous",
+    "bundle_incomplete",
+    "chunk_mismatch",
+    "idempotency_conflict",
+    "internal",
+    "invalid_fields",
+    "invalid_request",
+    "invalid_state",
+    "job_not_found",
+    "method_not_allowed",
+    "name_taken",
+    "not_found",
+    "server_disk_full",
+    "session_over",
+    "too_large",
+    "unauthorized",
+    "unavailable",
+    "unknown",
+]
+Command = Union[list[str], str]
+CommandOn = Literal["all", "first"]
+CommandState = Literal["queued", "running", "done", "lost"]
+Face = Literal["dlws", "dlc", "modelarts"]
+FieldCode = Literal[
+    "name_in_use",
+    "not_enough_resources",
+    "not_supported",
+    "not_utf8",
+    "out_of_range",
+    "required",
+    "several_found",
+    "unknown_field",
+    "variable_not_set",
+    "workdir_missing",
+    "workdir_unusable",
+    "wrong_type",
+    "invalid_value",
+]
+FileKind = Literal["directory", "file", "link", "other"]
+Framework = Literal["plain", "pytorch", "deepspeed", "horovod", "mpi", "jax", "tensorflow", "paddle", "mindspore"]
+Health = Literal["ok", "warning", "broken"]
+JobId = str
+Kind = Literal["training", "machine"]
+LogStream = Literal["stdout", "stderr"]
+NodeId = str
+OnFailure = Literal["stop", "continue"]
+State = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "suspended"]
+TaskPhase = Literal["assigned", "ready", "running", "ended"]
+Terminal = Literal["tmux", "pty"]
+Vendor = Literal["ascend", "nvidia"]
+
+
+class Address(TypedDict):
+    """Where a task's peers reach it."""
+
+    infiniband: NotRequired[str | None]
+    interface: NotRequired[str | None]
+    ip: str
+    ports: list[int]
+    shared_port: NotRequired[int | None]
+
+
+class AttemptView(TypedDict):
+    """One try."""
+
+    ended_at: NotRequired[str | None]
+    number: int
+    reason: NotRequired[Reason | None]
+    started_at: str
+    tasks: list[TaskView]
+
+
+class BundleStatus(TypedDict):
+    """The answer: the bundle's name, and what must still be sent with `POST /chunks` before asking again."""
+
+    id: BundleId
+    missing: list[ChunkId]
+
+
+class Check(TypedDict):
+    """One thing that was looked at."""
+
+    detail: str
+    name: str
+    remedy: NotRequired[str | None]
+    status: Health
+
+
+class Chunk(TypedDict):
+    """A piece of a bundle."""
+
+    bytes: int
+    id: ChunkId
+
+
+class ChunkList(TypedDict):
+    """`POST /chunks/missing`, request and reply: of these chunks, those that the server lacks."""
+
+    chunks: list[ChunkId]
+
+
+class CommandList(TypedDict):
+    """The last commands of a session."""
+
+    items: list[SessionCommand]
+
+
+class CreateJob(TypedDict):
+    """`POST /jobs`."""
+
+    bundle: NotRequired[BundleId | None]
+    environment: NotRequired[dict[str, str] | None]
+    source: NotRequired[Source | None]
+    spec: dict[str, Any]
+
+
+class Device(TypedDict):
+    """An accelerator of a node."""
+
+    index: int
+    ip: NotRequired[str | None]
+    memory_bytes: int
+    model: str
+    simulated: bool
+    uuid: str
+    vendor: Vendor
+
+
+class DeviceUsage(TypedDict):
+    """How a device was used while a task had it."""
+
+    index: int
+    mean_memory_bytes: NotRequired[int | None]
+    mean_power_watts: NotRequired[int | None]
+    mean_utilisation_percent: NotRequired[int | None]
+    peak_memory_bytes: NotRequired[int | None]
+    peak_power_watts: NotRequired[int | None]
+    peak_temperature_celsius: NotRequired[int | None]
+    peak_utilisation_percent: NotRequired[int | None]
+
+
+class DeviceUse(TypedDict):
+    """How a device is used and how it is."""
+
+    ecc_corrected: NotRequired[int | None]
+    ecc_uncorrected: NotRequired[int | None]
+    index: int
+    memory_bytes: NotRequired[int | None]
+    memory_total_bytes: NotRequired[int | None]
+    power_watts: NotRequired[int | None]
+    temperature_celsius: NotRequired[int | None]
+    utilisation_percent: NotRequired[int | None]
+
+
+class DeviceView(Device):
+    """An accelerator and who has it."""
+
+    job: NotRequired[JobId | None]
+    now: NotRequired[DeviceUse | None]
+
+
+class Doctor(TypedDict):
+    """`GET /doctor`: how the server is."""
+
+    at: str
+    checks: list[Check]
+
+
+class Endpoint(TypedDict):
+    """A port of a task that people reach through muster."""
+
+    name: str
+    port: int
+
+
+class EventView(TypedDict):
+    """Something that happened to a job."""
+
+    at: str
+    attempt: NotRequired[int | None]
+    body: dict[str, Any]
+    job: NotRequired[JobId | None]
+    kind: str
+    seq: int
+
+
+class FieldError(TypedDict):
+    """One thing wrong with what a user gave, and where."""
+
+    code: NotRequired[FieldCode]
+    field: str
+    message: str
+
+
+class FileEntry(TypedDict):
+    """Something in a task's directories."""
+
+    bytes: int
+    kind: FileKind
+    mode: int
+    modified_at: str
+    path: str
+    target: NotRequired[str | None]
+
+
+class FileList(TypedDict):
+    """A job's files."""
+
+    items: list[FileEntry]
+    on: str
+    truncated: bool
+
+
+class Gc(TypedDict):
+    """`POST /gc`."""
+
+    dry_run: NotRequired[bool]
+
+
+class GcReport(TypedDict):
+    """What was removed because it need not be kept, or would be."""
+
+    bundles: int
+    chunk_bytes: int
+    chunks: int
+    dry_run: bool
+    logs_bytes: int
+    nodes: list[NodeFreed]
+    outputs_bytes: int
+
+
+class JobEvents(TypedDict):
+    """A server-sent event: `event`s as they happen, then `end`."""
+
+    data: str
+    event: Literal["event", "end", "error"]
+    id: NotRequired[str]
+
+
+class JobMetrics(TypedDict):
+    """`GET /jobs/{job}/metrics`."""
+
+    attempt: int
+    job: JobId
+    tasks: list[TaskMetrics]
+
+
+class JobPage(TypedDict):
+    """A page of a list."""
+
+    items: list[JobSummary]
+    next_cursor: NotRequired[str | None]
+
+
+class JobSpec(TypedDict):
+    """What a user asked to run."""
+
+    clean_env: NotRequired[bool]
+    command: NotRequired[Command]
+    command_on: NotRequired[CommandOn | None]
+    endpoints: NotRequired[list[Endpoint]]
+    env: NotRequired[dict[str, str]]
+    exclusive: NotRequired[bool]
+    faces: NotRequired[list[Face] | None]
+    framework: NotRequired[Framework | None]
+    grace: str
+    image: NotRequired[str | None]
+    in_place: NotRequired[bool]
+    kind: NotRequired[Kind]
+    labels: NotRequired[dict[str, str]]
+    name: NotRequired[str | None]
+    nodes: int
+    on: NotRequired[str]
+    on_failure: NotRequired[OnFailure]
+    outputs: NotRequired[list[str]]
+    peers: NotRequired[bool | None]
+    preemptible: NotRequired[bool]
+    priority: int
+    processes: NotRequired[int | None]
+    resources: NotRequired[Resources]
+    retries: NotRequired[Retries]
+    setup: NotRequired[str | None]
+    timeout: NotRequired[str | None]
+    volumes: NotRequired[list[Volume]]
+    workdir: NotRequired[str | None]
+    workspace: NotRequired[str | None]
+
+
+class JobSummary(TypedDict):
+    """A job in a list."""
+
+    attempt: int
+    command: str
+    ended_at: NotRequired[str | None]
+    exit_code: NotRequired[int | None]
+    gpus: NotRequired[str | None]
+    id: JobId
+    kind: NotRequired[Kind]
+    labels: NotRequired[dict[str, str]]
+    message: NotRequired[str | None]
+    name: str
+    nodes: int
+    on: str
+    owner: str
+    reason: NotRequired[Reason | None]
+    started_at: NotRequired[str | None]
+    state: State
+    submitted_at: str
+
+
+class LaunchView(TypedDict):
+    """How the tasks of a job are started."""
+
+    argv: list[str]
+    command_on: CommandOn
+    framework: Framework
+    processes: int
+
+
+class LogChunk(TypedDict):
+    """An SSE event `log`: a piece of a task's output, as it was written."""
+
+    at: str
+    attempt: int
+    base64: NotRequired[str | None]
+    next: int
+    rank: int
+    skip: NotRequired[list[int] | None]
+    stream: LogStream
+    text: NotRequired[str | None]
+
+
+class LogEvents(TypedDict):
+    """A server-sent event: pieces of output (`log`), then `end`."""
+
+    data: str
+    event: Literal["log", "end", "error"]
+    id: NotRequired[str]
+
+
+class MissingLog(TypedDict):
+    """The end of a task's log that is on a node that is away."""
+
+    attempt: int
+    bytes: int
+    node: NodeId
+    rank: int
+
+
+class NodeFreed(TypedDict):
+    """What a node removed."""
+
+    bytes: int
+    node: NodeId
+
+
+class NodeList(TypedDict):
+    """All nodes."""
+
+    items: list[NodeView]
+
+
+class NodeMetrics(TypedDict):
+    """`GET /nodes/{node}/metrics`."""
+
+    history: list[NodePoint]
+    node: NodeId
+    now: NotRequired[NodePoint | None]
+
+
+class NodeUse(TypedDict):
+    """What is in use of a machine. Rates are means since the measurement before."""
+
+    cpu_millis: int
+    cpu_total_millis: int
+    memory_bytes: int
+    memory_total_bytes: int
+    read_bytes_per_second: NotRequired[int | None]
+    received_bytes_per_second: NotRequired[int | None]
+    sent_bytes_per_second: NotRequired[int | None]
+    written_bytes_per_second: NotRequired[int | None]
+
+
+class NodeView(TypedDict):
+    """A node."""
+
+    agent_pid: NotRequired[int | None]
+    agent_version: NotRequired[str | None]
+    connected: bool
+    cpu_millis: int
+    cpu_millis_used: int
+    devices: list[DeviceView]
+    engine: str
+    host: str
+    id: NodeId
+    memory_bytes: int
+    memory_bytes_used: int
+    now: NotRequired[NodeUse | None]
+    slots: int
+    slots_used: int
+
+
+class OpenSession(TypedDict):
+    """`PUT /jobs/{job}/sessions/{name}`: how to open a session."""
+
+    fresh: NotRequired[bool]
+
+
+class Outputs(TypedDict):
+    """What became of the files a task was to leave behind."""
+
+    at: NotRequired[str]
+    bundle: NotRequired[BundleId]
+    bytes: NotRequired[int]
+    files: NotRequired[int]
+    message: NotRequired[str]
+    state: Literal["collected", "failed", "removed"]
+
+
+class Preview(TypedDict):
+    """What `dry_run` answers: the spec with every default filled in, and what would happen to it."""
+
+    launch: NotRequired[LaunchView | None]
+    name: str
+    spec: JobSpec
+    why: Why
+
+
+class Problem(TypedDict):
+    """An error reply: `application/problem+json`."""
+
+    code: Code
+    detail: str
+    errors: NotRequired[list[FieldError]]
+    hint: NotRequired[str | None]
+    request_id: NotRequired[str | None]
+    status: int
+    title: str
+    type: str
+
+
+class PutBundle(TypedDict):
+    """`POST /bundles`: what a bundle is made of."""
+
+    content: list[Chunk]
+    listing: list[Chunk]
+
+
+class Reason(TypedDict):
+    """Why a task or a job ended, or went back to the queue. Serialised with its `code`."""
+
+    code: Literal[
+        "prepare_failed",
+        "command_not_executable",
+        "command_not_found",
+        "exit_code",
+        "hung",
+        "image_pull_failed",
+        "node_lost",
+        "out_of_memory",
+        "preempted",
+        "setup_failed",
+        "signal",
+        "stopped_by_user",
+        "supervisor_lost",
+        "suspended",
+        "timeout",
+    ]
+    command: NotRequired[str]
+    exit_code: NotRequired[int]
+    limit_ms: NotRequired[int]
+    message: NotRequired[str]
+    node: NotRequired[str]
+    signal: NotRequired[int]
+
+
+class RenameJob(TypedDict):
+    """`POST /jobs/{job}/rename`."""
+
+    name: str
+
+
+class Resources(TypedDict):
+    """What each task needs. CPUs and memory are claimed only if asked for."""
+
+    cpus: NotRequired[float | None]
+    gpus: NotRequired[str | None]
+    memory: NotRequired[int | None]
+    shm: NotRequired[int | None]
+
+
+class Retries(TypedDict):
+    """When a failed job is tried again."""
+
+    backoff: NotRequired[str | None]
+    max: NotRequired[int]
+    on: NotRequired[list[str]]
+
+
+class RunCommand(TypedDict):
+    """`POST …/sessions/{name}/commands`: what its shell is to run."""
+
+    command: str
+
+
+class SendSignal(TypedDict):
+    """`POST …/sessions/{name}/signal`: what to send to what runs."""
+
+    signal: NotRequired[str | None]
+
+
+class ServerView(TypedDict):
+    """The server itself."""
+
+    build: str
+    home: str
+    nodes: list[NodeView]
+    pid: int
+    started_at: str
+    unfinished_jobs: int
+    version: str
+
+
+class Session(TypedDict):
+    """A named shell in a task."""
+
+    directory: str
+    last: int
+    name: str
+    opened_at: str
+    over: NotRequired[str | None]
+    queued: int
+    running: NotRequired[int | None]
+    shell: str
+    terminal: Terminal
+
+
+class SessionCommand(TypedDict):
+    """A command that a session was given."""
+
+    ended_at: NotRequired[str | None]
+    exit_status: NotRequired[int | None]
+    number: int
+    output_bytes: int
+    queued_at: str
+    reason: NotRequired[str | None]
+    started_at: NotRequired[str | None]
+    state: CommandState
+    text: str
+
+
+class SessionList(TypedDict):
+    """The sessions of a task."""
+
+    items: list[Session]
+
+
+class Source(TypedDict):
+    """Where a bundle's code came from."""
+
+    branch: NotRequired[str | None]
+    commit: str
+    diff: NotRequired[ChunkId | None]
+    dirty: bool
+
+
+class StopJob(TypedDict):
+    """`POST /jobs/{job}/stop`."""
+
+    grace_ms: NotRequired[int | None]
+
+
+class StreamEnd(TypedDict):
+    """An SSE event `end`, the last of a followed stream: the job is over and everything was sent."""
+
+    failed_rank: NotRequired[int | None]
+    job: JobSummary
+    missing: NotRequired[list[MissingLog]]
+
+
+class TaskMetrics(TypedDict):
+    """One member of a gang."""
+
+    history: list[TaskPoint]
+    node: NodeId
+    now: NotRequired[TaskPoint | None]
+    rank: int
+    usage: NotRequired[Usage | None]
+
+
+class TaskUse(TypedDict):
+    """What a task uses: all its processes together. Rates are means since the measurement before."""
+
+    cpu_millis: int
+    memory_bytes: int
+    processes: int
+    read_bytes_per_second: NotRequired[int | None]
+    written_bytes_per_second: NotRequired[int | None]
+
+
+class TaskView(TypedDict):
+    """One member of a gang."""
+
+    address: NotRequired[Address | None]
+    devices: list[int]
+    ended_at: NotRequired[str | None]
+    failure: NotRequired[Reason | None]
+    message: NotRequired[str | None]
+    node: NodeId
+    now: NotRequired[TaskPoint | None]
+    outputs: NotRequired[Outputs | None]
+    phase: TaskPhase
+    rank: int
+    started_at: NotRequired[str | None]
+    usage: NotRequired[Usage | None]
+
+
+class Usage(TypedDict):
+    """What a task used from its start until now, or until its end. Peaks are those of the measurements: what came and went between two of them is not seen, but for a single process that was larger than all of them."""
+
+    cpu_milliseconds: int
+    devices: NotRequired[list[DeviceUsage]]
+    mean_cpu_millis: int
+    mean_memory_bytes: NotRequired[int | None]
+    peak_cpu_millis: int
+    peak_memory_bytes: int
+    peak_processes: NotRequired[int | None]
+    read_bytes: NotRequired[int | None]
+    samples: int
+    written_bytes: NotRequired[int | None]
+
+
+class Volume(TypedDict):
+    """Storage that appears at the same path in every task."""
+
+    name: str
+    path: str
+
+
+class Why(TypedDict):
+    """Why a job is as it is: what it waits for, or why it ended."""
+
+    code: str
+    constraint: NotRequired[str | None]
+    help: NotRequired[str | None]
+    summary: str
+
+
+class JobDetail(JobSummary):
+    """A job in full."""
+
+    attempts: list[AttemptView]
+    bundle: NotRequired[BundleId | None]
+    failed_rank: NotRequired[int | None]
+    launch: NotRequired[LaunchView | None]
+    source: NotRequired[Source | None]
+    spec: JobSpec
+
+
+class NodePoint(NodeUse):
+    """What a node measured at one moment."""
+
+    at: str
+    devices: list[DeviceUse]
+
+
+class TaskPoint(TaskUse):
+    """What a task used at one moment."""
+
+    at: str
+    devices: list[DeviceUse]
