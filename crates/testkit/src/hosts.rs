@@ -1,7 +1,7 @@
 //! Machines of a test's own: each with its own files, processes, names and network, and an ordinary sshd.
 //!
 //! A host is a set of namespaces on a bridge, over the files of this machine with its own changes in memory. It shares
-//! nothing with the launcher but the programs below `/usr`, `/etc` and `/opt`: homes, `/tmp` and everything else are its own.
+//! nothing with the launcher but the programs below `/usr`, `/etc` and `/opt`, and one directory, `/shared`, as of a file server.
 //! The launcher is the test itself, whose address is the bridge's. Everything lives in processes that end with the test,
 //! also when it is killed; only a bridge and a small directory may then stay, until the next test removes them.
 
@@ -50,6 +50,9 @@ impl Hosts {
         let directory = network.directory();
         fs::create_dir_all(&directory).expect("a directory for the hosts");
         make_key(&directory.join("id"), "launcher");
+        fs::create_dir(directory.join("shared")).expect("a directory that the hosts share");
+        let everybody = fs::Permissions::from_mode(0o1777);
+        fs::set_permissions(directory.join("shared"), everybody).expect("its permissions");
         let site = Arc::new(Site { disks: Disks::start(&directory), network, directory });
         let hosts: Vec<Host> = (0..count).map(|number| Host::new(number, count, &site)).collect();
         hosts.iter().for_each(Host::boot);
@@ -75,6 +78,11 @@ impl Hosts {
     /// The private key that every account of every host lets in.
     pub fn key(&self) -> PathBuf {
         self.site.key()
+    }
+
+    /// The one directory that all of them have, which they see as `/shared`: what a site's file server is to its machines.
+    pub fn shared(&self) -> PathBuf {
+        self.site.directory.join("shared")
     }
 
     /// A private key that no host knows.

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     say(&json!({
         "launcher": hosts.launcher(),
         "key": hosts.key(),
+        "shared": hosts.shared(),
         "wrong_key": hosts.wrong_key(),
         "hosts": hosts.all().iter().map(describe).collect::<Vec<_>>(),
     }));

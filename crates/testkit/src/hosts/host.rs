@@ -21,7 +21,8 @@ const INIT: &str = include_str!("init.sh");
 /// Of the launcher's directories these are seen by hosts, because programs are in them.
 const SHOWN: [&str; 10] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "var"];
 /// These a host has, with nothing of the launcher's in them. There is nothing else.
-const EMPTY: [&str; 10] = ["dev", "home", "mnt", "proc", "root", "run", "sys", "tmp", "var/log", "var/tmp"];
+const EMPTY: [&str; 11] =
+    ["dev", "home", "mnt", "proc", "root", "run", "shared", "sys", "tmp", "var/log", "var/tmp"];
 /// More than any test writes; memory is taken only for what is there.
 const DISK: &str = "size=6g";
 const ORDINARY_ID: u32 = 4242;

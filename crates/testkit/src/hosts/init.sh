@@ -4,6 +4,7 @@ set -eu
 cd "$1"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/disk/upper,workdir=$1/disk/work" root
 for place in root home var/tmp; do mount --bind "disk/$place" "root/$place"; done
+mount --bind ../shared root/shared
 cd root
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
