@@ -79,9 +79,10 @@ class Client:
         seen = json.loads(said)
         return Job(self._transport, seen["id"], seen)
 
-    def create(self, spec: Mapping[str, Any]) -> Job:
-        """Makes a job that has no code of its own, such as a machine."""
-        seen = self._transport.call("POST", "/jobs", body={"spec": dict(spec)})
+    def create(self, spec: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> Job:
+        """Makes a job that has no code of its own, such as a machine; `environment` is the submitter's."""
+        body = {"spec": dict(spec), **({"environment": dict(environment)} if environment else {})}
+        seen = self._transport.call("POST", "/jobs", body=body)
         return Job(self._transport, seen["id"], seen)
 
     def job(self, selector: str = "last") -> Job:

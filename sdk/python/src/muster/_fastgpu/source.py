@@ -1,0 +1,130 @@
+"""Where machines come from, and how a group of them is found again by its name, or made."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .. import _binary
+from .._error import Conflict, Error, NotFound
+from .._job import Job as MusterJob
+from .generation import Generation
+from .settings import SETTINGS
+
+#: What of the arguments is kept with a group, as labels: it is what it is compared by when it is found again.
+COMPARED = ("instance_type", "image_name")
+KEPT = (*COMPARED, "image_type", "spot", "zone_id", "system_disk_size", "data_disk_size", "vpc_name")
+#: Whoever waits longer wants to know for what.
+QUIET_SECONDS = 5.0
+
+
+def place(generation: Generation) -> str:
+    """The target that machines are made on, and says so once: `local`, or `ssh/POOL`."""
+    backend = SETTINGS.backend
+    found = "local" if backend == "local" else configured()
+    words = "this machine" if found == "local" else f"the hosts of {found}"
+    SETTINGS.say_once(f"{generation.name}: backend {backend!r}: machines are on {words}")
+    return found
+
+
+def configured() -> str:
+    """`MUSTER_MACHINES`, else what the configuration says, else the only pool there is, else this machine."""
+    if named := os.environ.get("MUSTER_MACHINES"):
+        return named
+    client = SETTINGS.client()
+    if (set_here := _setting("fastgpu.machines")) is not None:
+        return set_here
+    pools = [pool["name"] for pool in pools_of(client._transport.get)]
+    if len(pools) > 1:
+        message = f"there are several pools of hosts: {', '.join(pools)}"
+        raise Error(message, code="several_pools", hint=f"say which: export MUSTER_MACHINES=ssh/{pools[0]}")
+    return f"ssh/{pools[0]}" if pools else "local"
+
+
+def pools_of(get: Any) -> list[dict[str, Any]]:
+    try:
+        return get("/pools")["items"]
+    except NotFound:
+        # A server of before there were pools.
+        return []
+
+
+def _setting(key: str) -> str | None:
+    """A setting of the private server's configuration, if somebody has made it."""
+    transport = SETTINGS.client()._transport
+    if not transport.is_private or not (transport.home / "config.toml").exists():
+        return None
+    for one in json.loads(_binary.call(["config", "--json"], environment=transport.environment)):
+        if one["key"] == key and one["source"] != "default":
+            return str(one["value"])
+    return None
+
+
+def find(name: str) -> MusterJob | None:
+    """The group of this name that is not over."""
+    for job in SETTINGS.client().jobs(kind="machine", name=name):
+        if not job.is_over:
+            return job
+    return None
+
+
+def compare(job: MusterJob, num_tasks: int, wanted: Mapping[str, str], generation: Generation) -> None:
+    """Refuses a group that is there under the name and is another than was asked for."""
+    remedy = f"terminate it with `{generation.program} kill {{{job.name}}}`, or use another name"
+    assert job.nodes >= num_tasks, (
+        f"{num_tasks} machines were asked for as {job.name}, and of these only {job.nodes} exist; {remedy}"
+    )
+    labels: dict[str, str] = job.spec.get("labels") or {}
+    for key in COMPARED:
+        have, want = labels.get(key, ""), wanted.get(key, "")
+        assert not want or have == want, (
+            f"{job.name} exists with {key} {have or 'unknown'!r}, and {want!r} was asked for; {remedy}"
+        )
+
+
+def make(name: str, num_tasks: int, labels: Mapping[str, str], generation: Generation) -> tuple[MusterJob, bool]:
+    """The group of this name, running, and whether it was there before."""
+    while True:
+        found = find(name)
+        if found is not None:
+            compare(found, num_tasks, labels, generation)
+            wake(found)
+            return found, True
+        try:
+            return _create(name, num_tasks, labels, place(generation)), False
+        except Conflict as error:
+            # Somebody else has made it in this moment.
+            if error.code != "name_taken":
+                raise
+
+
+def _create(name: str, num_tasks: int, labels: Mapping[str, str], on: str) -> MusterJob:
+    spec = {"kind": "machine", "name": name, "nodes": num_tasks, "on": on, "labels": dict(labels), "peers": True}
+    # On this machine a task has the environment of whoever asked for it, as with every job; hosts have their own.
+    job = SETTINGS.client().create(spec, environment=dict(os.environ) if on == "local" else None)
+    wait(job)
+    return job
+
+
+def wake(job: MusterJob) -> None:
+    """Starts a group that was stopped, and waits until it runs."""
+    while (state := job.state) in ("stopping", "suspended"):
+        if state == "suspended":
+            print(f"{job.name} is stopped: starting it", flush=True)
+            job.resume()
+            break
+        time.sleep(0.1)
+    wait(job)
+
+
+def wait(job: MusterJob) -> None:
+    """Until it runs; after some seconds it is said what for."""
+    try:
+        job.wait_until_running(timeout=QUIET_SECONDS)
+    except TimeoutError:
+        why = job.why()
+        print(f"waiting for {job.name}: {why['summary']}", flush=True)
+        job.wait_until_running()

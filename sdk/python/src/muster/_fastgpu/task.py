@@ -1,0 +1,146 @@
+"""A task: one machine, and everything that is done on it."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._job import Task as MusterTask
+from .files import Files
+from .names import random_letters
+from .settings import get_zone
+
+if TYPE_CHECKING:
+    from .job import Job
+
+#: Set in every task's shell, from the launcher.
+PROPAGATED = ("NCLUSTER_AUTHORIZED_KEYS", "WANDB_API_KEY")
+#: GPUs of instance types that scripts name; where a machine has some, these count.
+GPUS = {
+    "ecs.gn6v-c8g1.2xlarge": 1,
+    "ecs.gn6v-c8g1.8xlarge": 4,
+    "ecs.gn6v-c8g1.16xlarge": 8,
+    "ecs.gn6v-c10g1.20xlarge": 8,
+    "ecs.gn6e-c12g1.3xlarge": 1,
+    "ecs.gn6e-c12g1.12xlarge": 4,
+    "ecs.gn6e-c12g1.24xlarge": 8,
+    "ecs.gn6i-c4g1.xlarge": 1,
+    "ecs.gn7-c13g1.13xlarge": 4,
+    "ecs.gn7-c12g1.24xlarge": 8,
+    "p2.xlarge": 1,
+    "p2.8xlarge": 8,
+    "p2.16xlarge": 16,
+    "p3.2xlarge": 1,
+    "p3.8xlarge": 4,
+    "p3.16xlarge": 8,
+    "p3dn.24xlarge": 8,
+}
+
+
+class Instance:
+    """The machine below a task, as a provider's object."""
+
+    def __init__(self, name: str, remote: MusterTask, instance_type: str, image_name: str) -> None:
+        self._name, self._remote = name, remote
+        self.instance_type, self.image_name = instance_type, image_name
+        self.id = remote.node
+        self.private_ip_address = self.public_ip_address = remote.ip or ""
+
+    def instance_name(self) -> str:
+        return self._name
+
+    def instance_id(self) -> str:
+        return self._remote.node
+
+    def __repr__(self) -> str:
+        return f"Instance({self._name!r} on {self._remote.node})"
+
+
+class Task(Files):
+    """One machine. What `run` changes in its shell (directory, variables, an activated environment) stays."""
+
+    def __init__(self, name: str, remote: MusterTask, job: Job | None, **kwargs: Any) -> None:
+        super().__init__(name, remote)
+        self.job = job
+        self.rank = remote.rank
+        self.ip = self.public_ip = remote.ip or ""
+        self.install_script: str = kwargs.get("install_script", "")
+        self.instance_reuse: bool = kwargs.get("instance_reuse", False)
+        self.instance_type: str = kwargs.get("instance_type", "")
+        self.instance = Instance(name, remote, self.instance_type, kwargs.get("image_name", ""))
+        self.connect_instructions = f"{kwargs.get('program', 'ecluster')} tmux {name}"
+        self.extra_kwargs: dict[str, Any] = kwargs.get("extra", {})
+        self.homedir = self.ssh_username = ""
+        #: There is no SSH connection: commands and files go through muster.
+        self.ssh_client = self.sftp = None
+        self._scratch = f"/tmp/ncluster/{name}-{random_letters()}"
+
+    @property
+    def remote_scratch(self) -> str:
+        """A directory of the task's, for what comes and goes."""
+        return self._scratch
+
+    @property
+    def local_scratch(self) -> str:
+        """The same here."""
+        folder = Path(tempfile.gettempdir()) / self._scratch[len("/tmp/") :]
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+    @property
+    def logdir(self) -> str:
+        """The run's directory, made when it is asked for first."""
+        return self.job.logdir if self.job is not None else "/tmp"
+
+    def setup_logdir(self) -> None:
+        """Makes the run's directory."""
+        assert self.logdir
+
+    @property
+    def zone(self) -> str:
+        return get_zone()
+
+    @property
+    def num_gpus(self) -> int:
+        return len(self._remote.devices) or GPUS.get(self.instance_type, 0)
+
+    def stop(self) -> None:
+        """Stops the machine, if it is the only one of its group."""
+        self._group("stop").stop()
+
+    def kill(self) -> None:
+        """Releases the machine, if it is the only one of its group."""
+        self._group("kill").kill()
+
+    def _group(self, verb: str) -> Job:
+        assert self.job is not None, f"{self.name} is not part of a job"
+        size = self.job._remote.nodes
+        assert size == 1, (
+            f"{self.name} is one of {size} machines that are held together; "
+            f"{verb} the group: job.{verb}(), or `{self.job.generation.program} {verb} {{{self.job.name}}}`"
+        )
+        return self.job
+
+    def _begin(self, *, fresh: bool) -> None:
+        """Opens its shell: a new one, unless it is to be as it was left."""
+        self._open_window(0, fresh=fresh)
+        scratch = shlex.quote(self._scratch)
+        setup = f"export PYTHONUNBUFFERED=1; mkdir -p {scratch}; pwd; id -un"
+        # Its own numbers count from the first command of the script.
+        started = self._window(0).start(setup if fresh else f"mkdir -p {scratch}; pwd; id -un").wait()
+        self.homedir, self.ssh_username = started.output.splitlines()[-2:]
+
+    def _set_up(self, marker: str) -> None:
+        """Whatever is done once for a machine, and the variables that every shell has."""
+        if self.install_script and not self.exists(marker):
+            lines = [line for line in self.install_script.splitlines() if line.strip()]
+            script = "\n".join(f"echo {shlex.quote('* ' + line)}\n{line}" for line in lines)
+            self.write("install.sh", f"{script}\necho ok > {shlex.quote(marker)}\n")
+            self.log("running install script")
+            self.run("bash -e install.sh")
+        self.propagate_env(PROPAGATED)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, ip={self.ip!r})"

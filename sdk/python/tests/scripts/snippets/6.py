@@ -1,0 +1,5 @@
+# 5. Stop Instances
+job.stop()
+
+# 6. Terminate Instances (Optional)
+# job.kill()
