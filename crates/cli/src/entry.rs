@@ -10,8 +10,8 @@ use muster_api::model::node::Device;
 
 use crate::command::{
     attach, clone, completion, config, cp, doctor, events, exec, exit_codes, explain, files, gc, get, init,
-    logs, nodes, port_forward, ps, rm, run, server, session, show, ssh, ssh_config, ssh_proxy, stop, submit,
-    version, wait, why,
+    logs, machine, nodes, port_forward, ps, resume, rm, run, server, session, show, ssh, ssh_config,
+    ssh_proxy, stop, submit, suspend, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::terminal::{self, When};
@@ -128,9 +128,12 @@ enum Command {
     Get(get::Args),
     Cp(cp::Args),
     Session(session::Args),
+    Machine(machine::Args),
     Events(events::Args),
     Wait(wait::Args),
     Stop(stop::Args),
+    Suspend(suspend::Args),
+    Resume(resume::Args),
     Rm(rm::Args),
     Why(why::Args),
     Nodes(nodes::Args),
@@ -202,6 +205,9 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Events(args) => block_on(events::run(&args)),
         Command::Wait(args) => block_on(wait::run(&args)),
         Command::Stop(args) => block_on(stop::run(&args)),
+        Command::Suspend(args) => block_on(suspend::run(&args)),
+        Command::Resume(args) => block_on(resume::run(&args)),
+        Command::Machine(args) => block_on(machine::run(&args)),
         Command::Rm(args) => block_on(rm::run(&args)),
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
@@ -338,9 +344,12 @@ mod tests {
         get: Copy files or directories of a job's task here
         cp: Copy files and directories to a running task, or from it
         session: Run commands in shells of a task that keep directory and variables
+        machine: Hold machines by name, and work on them with ssh, exec, cp and sessions
         events: Show what happened to a job, or lately to all
         wait: Wait until jobs are over
         stop: Stop jobs
+        suspend: Pause jobs: their tasks end, and nothing is held for them
+        resume: Bring jobs back that were paused
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use

@@ -16,6 +16,7 @@ mod home;
 mod identity;
 mod interrupt;
 mod label;
+mod machine;
 mod moment;
 mod private;
 mod progress;

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use muster_api::model::JobSpec;
-use muster_api::model::spec::FieldError;
+use muster_api::model::spec::{FieldError, Kind};
 use serde_json::{Map, Value};
 
 use crate::error::{Code, Error};
@@ -157,6 +157,26 @@ pub(crate) fn assemble_without_code(
     launch::refill(&mut request, old);
     launch::fill(&mut request, here).map_err(|error| Error::fields(&[error]))?;
     Ok(request)
+}
+
+/// The same for a machine, which has no code and no command.
+pub(crate) fn assemble_machine(
+    flags: &Flags,
+    labels: &[(String, String)],
+    exclusive: Option<bool>,
+    here: &Here,
+) -> Result<Request, Error> {
+    let mut base = Base::read(None, here)?;
+    let given = flags.apply(&mut base.fields, here)?;
+    base.fields.insert("kind".into(), Value::String(Kind::Machine.to_string()));
+    if !labels.is_empty() {
+        let labels = labels.iter().map(|(name, value)| (name.clone(), Value::String(value.clone())));
+        base.fields.insert("labels".into(), Value::Object(labels.collect()));
+    }
+    if let Some(exclusive) = exclusive {
+        base.fields.insert("exclusive".into(), Value::Bool(exclusive));
+    }
+    judge(flags, base, given, Ok(None))
 }
 
 fn judge(

@@ -1,4 +1,4 @@
-//! Which task of which job: `JOB`, `JOB/TASK`, or as a host's name, `taskN.JOB`.
+//! Which task of which job: `JOB`, `JOB/TASK`, or as a host or a machine is called, `taskN.JOB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +32,10 @@ impl FromStr for Target {
                 let wrong = || format!("`{rank}` is not the number of a task; write JOB/0, JOB/1, …");
                 (job, Some(rank.parse().map_err(|_| wrong())?))
             }
-            None => (text, None),
+            None => match Self::from_host(text) {
+                Ok(host) => return Ok(host),
+                Err(_) => (text, None),
+            },
         };
         Ok(Self { job: crate::command::selector(job)?, task })
     }
@@ -59,6 +62,8 @@ mod tests {
     fn a_task_is_named_by_its_job_and_its_number() {
         assert_eq!("bert".parse(), Ok(target("bert", None)));
         assert_eq!("bert/3".parse(), Ok(target("bert", Some(3))));
+        assert_eq!("task3.bert".parse(), Ok(target("bert", Some(3))));
+        assert_eq!("task3".parse(), Ok(target("task3", None)));
         for wrong in ["", "/0", "bert/", "bert/x", "bert/-1"] {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }

@@ -18,6 +18,7 @@ mod frameworks;
 mod gang;
 mod init;
 mod logs;
+mod machine;
 mod many;
 mod metrics;
 mod node_disk;

@@ -193,7 +193,7 @@ fn is_about_code(error: &client::Error) -> bool {
 }
 
 /// The environment of this shell, for engines that pass it on. What is not text cannot be sent.
-fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> {
+pub(crate) fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> {
     if spec.clean_env || spec.on != Target::Local {
         return None;
     }
@@ -215,7 +215,7 @@ fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> 
 }
 
 /// A text that nobody has used before: the job is made once, however often its request is repeated.
-pub(super) fn idempotency_key() -> Result<String, Error> {
+pub(crate) fn idempotency_key() -> Result<String, Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {
         Error::new(Code::SystemFailed, format!("the system gives no random numbers: {error}"))

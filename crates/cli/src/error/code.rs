@@ -52,6 +52,8 @@ muster_api::model::catalogue! {
         JobFileUnreadable = "job_file_unreadable" => "Check the path and your rights to the file.",
         /// The job file cannot be written.
         JobFileUnwritable = "job_file_unwritable" => "Check your rights to the directory.",
+        /// There is no machine of this name that is not over.
+        MachineNotFound = "machine_not_found" => "`muster machine ls` lists them; `muster machine create NAME` makes one.",
         /// There is no place for muster's own folder.
         NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
         /// A directory was named where only a file will do.
@@ -123,6 +125,7 @@ impl Code {
             | Self::JobFileInvalid
             | Self::JobFileTooLarge
             | Self::JobFileUnreadable
+            | Self::MachineNotFound
             | Self::NoHome
             | Self::PortUnusable
             | Self::ServerAddressInvalid

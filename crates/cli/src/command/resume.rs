@@ -1,0 +1,42 @@
+//! `muster resume`.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+
+use super::{Jobs, state};
+use crate::error::Error;
+use crate::session::Session;
+use crate::terminal;
+
+/// Bring jobs back that were paused
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  muster resume digits
+  muster resume $(muster ps -q --state suspended)
+
+They wait in the queue as they did before, and prefer the nodes they had; `muster attach` stays with one.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Print the jobs as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let mut jobs = Vec::new();
+    for job in &args.jobs.jobs {
+        jobs.push(session.call(async |client| client.resume_job(job).await).await?);
+    }
+    if args.json {
+        terminal::say_json(&jobs)?;
+    } else {
+        for job in &jobs {
+            terminal::say(&format!("{} {}", job.id, state::words(job)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,145 @@
+//! Machines, as every command and face deals with them: named, found, made, waited for.
+//!
+//! A group of machines is one job; a machine is one of its tasks, `task0.NAME`. What is done to a group is done to all of
+//! it, so whoever names one of several is told how to name them all.
+
+mod name;
+mod row;
+mod wait;
+
+use std::collections::BTreeMap;
+
+use muster_api::model::State;
+use muster_api::model::spec::{Kind, nearest};
+use muster_api::view::{CreateJob, JobDetail, JobSummary, ListJobs, StopJob};
+use serde_json::Value;
+
+pub(crate) use self::name::Named;
+pub(crate) use self::row::{Row, rows};
+pub(crate) use self::wait::{Waited, until, until_ready};
+use crate::command::run::idempotency_key;
+use crate::error::{Code, Error};
+use crate::session::Session;
+use crate::spec::Flags;
+
+/// The most a page can have; who has more machines sees them on further pages.
+const PAGE: u32 = 1000;
+
+/// Every group that is not over, the oldest first, and only those with these labels.
+pub(crate) async fn all(session: &Session, labels: &[String]) -> Result<Vec<JobSummary>, Error> {
+    list(session, ListJobs { label: (!labels.is_empty()).then(|| labels.join(",")), ..ListJobs::default() })
+        .await
+}
+
+async fn list(session: &Session, query: ListJobs) -> Result<Vec<JobSummary>, Error> {
+    let unfinished: Vec<&str> =
+        State::ALL.into_iter().filter(|state| !state.is_terminal()).map(|state| state.as_str()).collect();
+    let (state, kind) = (Some(unfinished.join(",")), Some(Kind::Machine.to_string()));
+    let mut query = ListJobs { state, kind, limit: Some(PAGE), ..query };
+    let mut jobs = Vec::new();
+    loop {
+        let page = session.call(async |client| client.jobs(&query).await).await?;
+        jobs.extend(page.items);
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            jobs.reverse();
+            return Ok(jobs);
+        }
+    }
+}
+
+/// The group of this name, if it is not over.
+pub(crate) async fn lookup(session: &Session, name: &str) -> Result<Option<JobSummary>, Error> {
+    let found = list(session, ListJobs { name: Some(name.to_owned()), ..ListJobs::default() }).await?;
+    Ok(found.into_iter().next())
+}
+
+/// The group that was named, or one of its machines.
+pub(crate) async fn find(session: &Session, named: &Named) -> Result<JobSummary, Error> {
+    let Some(job) = lookup(session, &named.group).await? else { return Err(missing(session, named).await) };
+    match named.rank {
+        Some(rank) if rank >= job.nodes => {
+            let message = format!("there is no {named}; `{}` has {} machines", job.name, job.nodes);
+            Err(Error::new(Code::TaskNotFound, message)
+                .hint(format!("they are task0 to task{}", job.nodes - 1)))
+        }
+        _ => Ok(job),
+    }
+}
+
+async fn missing(session: &Session, named: &Named) -> Error {
+    let error = Error::new(Code::MachineNotFound, format!("there is no machine `{named}`"));
+    let known = all(session, &[]).await.unwrap_or_default();
+    let names: Vec<&str> = known.iter().map(|job| job.name.as_str()).collect();
+    match nearest(&named.group, &names) {
+        Some(near) => error.hint(format!("did you mean `{near}`? `muster machine ls` lists them")),
+        None => error,
+    }
+}
+
+/// The same, for what can be done to a whole group only.
+pub(crate) async fn find_whole(session: &Session, named: &Named, what: &str) -> Result<JobSummary, Error> {
+    let job = find(session, named).await?;
+    if named.rank.is_some() && job.nodes > 1 {
+        let message = format!("{named} is one of {} machines, which are {what} together", job.nodes);
+        return Err(Error::new(Code::Usage, message).hint(format!("name all of them: {{{}}}", job.name)));
+    }
+    Ok(job)
+}
+
+/// Makes a group. The flags are those that said what it is to be, for errors in the user's words.
+pub(crate) async fn create(
+    session: &Session,
+    flags: &Flags,
+    spec: Value,
+    environment: Option<BTreeMap<String, String>>,
+) -> Result<JobDetail, Error> {
+    let create = CreateJob { spec, bundle: None, source: None, environment };
+    let key = idempotency_key()?;
+    session
+        .call(async |client| {
+            client.create_job(&create, &key).await.map_err(|error| flags.in_users_words(error))
+        })
+        .await
+}
+
+/// Parks a group; one that is parked already is left as it is.
+pub(crate) async fn suspend(session: &Session, id: &str) -> Result<JobSummary, Error> {
+    session
+        .call(async |client| match client.suspend_job(id).await {
+            Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
+                let summary = client.job(id).await?.summary;
+                let done = matches!(summary.state, State::Suspended | State::Stopping);
+                if done { Ok(summary) } else { Err(error) }
+            }
+            other => other,
+        })
+        .await
+}
+
+/// Brings a group back; one that is there already is left as it is, and one that is being parked is waited for.
+pub(crate) async fn resume(session: &Session, id: &str) -> Result<JobSummary, Error> {
+    until(session, id, |state| state != State::Stopping).await?;
+    session
+        .call(async |client| match client.resume_job(id).await {
+            Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
+                let summary = client.job(id).await?.summary;
+                if summary.state.is_terminal() { Err(error) } else { Ok(summary) }
+            }
+            other => other,
+        })
+        .await
+}
+
+/// Ends a group for good.
+pub(crate) async fn kill(session: &Session, id: &str) -> Result<JobSummary, Error> {
+    let how = StopJob::default();
+    session
+        .call(async |client| match client.stop_job(id, &how).await {
+            Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
+                Ok(client.job(id).await?.summary)
+            }
+            other => other,
+        })
+        .await
+}
