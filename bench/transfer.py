@@ -1,5 +1,6 @@
 """`muster cp` beside `scp` to a local sshd: one large file each way, and many small ones. Whole commands."""
 
+import os
 import shutil
 from contextlib import contextmanager
 
@@ -38,6 +39,8 @@ def times(count, target, command):
         if target.is_dir():
             shutil.rmtree(target)
         target.unlink(missing_ok=True)
+        # What was written and removed before is not part of the next one.
+        os.sync()
         taken.append(command() / 1000)
     return Sample(taken)
 
