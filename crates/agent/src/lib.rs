@@ -9,7 +9,6 @@ mod bulk;
 mod bundle;
 mod calls;
 mod control;
-mod descriptor;
 pub mod device;
 mod dialer;
 mod disk;

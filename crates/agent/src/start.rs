@@ -13,7 +13,6 @@ use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
 
 use crate::bundle::Cache;
-use crate::descriptor::register;
 use crate::peers::Way;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
@@ -21,6 +20,7 @@ use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKin
 use crate::task::{self, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
 use crate::{device, disk, environment, peers};
+use muster_link::descriptor::register;
 
 /// Why a task cannot be started.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::descriptor::register;
+use muster_link::descriptor::register;
 
 /// How often a watcher looks that was refused its eyes.
 const BLIND_PAUSE: Duration = Duration::from_millis(200);

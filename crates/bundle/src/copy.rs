@@ -27,9 +27,12 @@ use std::io::{self, Read, Write};
 pub use channel::Channel;
 pub use frame::Ask;
 pub use place::Destination;
-pub use receive::{Expected, Receiver};
+pub use receive::{Arrived, Expected, Receiver};
 pub use send::{Source, send};
 pub use source::{Surroundings, base, expand, has_pattern};
+
+/// What a task says that is asked to pass something on, and has nobody to pass it on to.
+pub const NO_PEERS: &str = "the task has no peers to pass anything on to";
 
 /// A connection that can also be asked whether there is something to read.
 pub trait Wire: Read + Write {

@@ -1,6 +1,7 @@
 //! One call, from its first line on.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::copy;
+use crate::pass_on::Peers;
 use crate::session::{Sessions, wire};
 
 /// The agent says at once what a call is for.
@@ -23,12 +25,14 @@ const FIRST_LINE: Duration = Duration::from_secs(10);
 pub(crate) struct House {
     ssh: Server,
     sessions: Arc<Sessions>,
+    peers: Arc<Peers>,
 }
 
 impl House {
-    pub(crate) fn new(sessions: Sessions) -> Result<House, keys::Error> {
+    pub(crate) fn new(sessions: Sessions, dir: &Path) -> Result<House, keys::Error> {
         // Whoever comes this way was brought here by the server, and knows where by that: any key will do.
-        Ok(House { ssh: Server::new(keys::random()?), sessions: Arc::new(sessions) })
+        let peers = Arc::new(Peers::of(dir));
+        Ok(House { ssh: Server::new(keys::random()?), sessions: Arc::new(sessions), peers })
     }
 }
 
@@ -46,7 +50,7 @@ pub(crate) async fn answer(stream: UnixStream, house: House) -> io::Result<()> {
         },
         Some(Received::Message(Call::Copy)) => {
             say(&mut stream, &Called::Open).await?;
-            copy::serve(stream).await
+            copy::serve(stream, house.peers).await
         }
         Some(Received::Message(Call::Session { ask })) => wire::answer(stream, &house.sessions, ask).await,
         Some(Received::Unknown { .. }) => {

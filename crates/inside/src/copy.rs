@@ -7,6 +7,7 @@ use std::env;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use muster_bundle::copy::{
     Ask, Channel, Destination, Error, Expected, Receiver, Source, Surroundings, Wire, expand, send,
@@ -15,15 +16,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::BufReader;
 use tokio::sync::oneshot;
 
+use crate::pass_on::{self, Load, Peers};
+
 /// Serves one copy, to its end.
-pub(crate) async fn serve(stream: BufReader<tokio::net::UnixStream>) -> io::Result<()> {
+pub(crate) async fn serve(stream: BufReader<tokio::net::UnixStream>, peers: Arc<Peers>) -> io::Result<()> {
     let early = stream.buffer().to_vec();
     let stream = stream.into_inner().into_std()?;
     stream.set_nonblocking(false)?;
     let (done, ended) = oneshot::channel();
     std::thread::Builder::new().name("copy".into()).spawn(move || {
         // Nobody waits any more when this process is about to end.
-        let _ = done.send(copy(Socket { stream, early }));
+        let _ = done.send(copy(Socket { stream, early }, &peers));
     })?;
     match ended.await {
         // A caller who has gone is none of ours to complain about.
@@ -33,15 +36,23 @@ pub(crate) async fn serve(stream: BufReader<tokio::net::UnixStream>) -> io::Resu
     }
 }
 
-fn copy(socket: Socket) -> Result<(), Error> {
+fn copy(socket: Socket, peers: &Peers) -> Result<(), Error> {
     let mut channel = Channel::new(socket);
     let directory = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let surroundings = Surroundings { home: directory("HOME"), output: directory("MUSTER_OUTPUT_DIR") };
     match channel.asked()? {
-        Ask::Put { to, force } => {
-            let to = Destination::new(&to, surroundings.path(&to));
-            Receiver { channel: &mut channel, to, expected: Expected::anything(), force, watch: &mut () }
-                .run()
+        Ask::Put { to: text, force, pass_on } => {
+            let others = match pass_on.then(|| peers.others()).transpose() {
+                Ok(others) => others,
+                Err(reason) => return Err(channel.give_up(&reason)),
+            };
+            let to = Destination::new(&text, surroundings.path(&text));
+            let expected = Expected::anything();
+            let receiver = Receiver { channel: &mut channel, to, expected, force, watch: &mut () };
+            let Some(others) = others else { return receiver.run() };
+            let load = Load { arrived: receiver.take()?, to: text, force };
+            pass_on::pass_on(&mut channel, others, &load)?;
+            channel.finish()
         }
         Ask::Get { paths } => match sources(&paths, &surroundings) {
             Ok(sources) => send(&mut channel, &sources, paths.len() > 1, &mut ()),
@@ -59,11 +70,17 @@ fn sources(paths: &[Vec<u8>], surroundings: &Surroundings) -> Result<Vec<Source>
     Ok(sources)
 }
 
-/// The door's end of a call, to be waited for.
-struct Socket {
+/// The end of a call, or of a way to a peer, to be waited for.
+pub(crate) struct Socket {
     stream: UnixStream,
     /// What came right behind the call itself.
     early: Vec<u8>,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: UnixStream) -> Socket {
+        Socket { stream, early: Vec::new() }
+    }
 }
 
 impl Read for Socket {

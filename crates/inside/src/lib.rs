@@ -11,7 +11,7 @@
 
 mod call;
 mod copy;
-mod descriptor;
+mod pass_on;
 mod session;
 
 use std::io;
@@ -19,6 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use muster_link::unix::socket_path;
 use muster_ssh::gang::Gang;
 use muster_ssh::{keys, server};
 use tokio::net::{TcpListener, UnixListener};
@@ -64,12 +65,14 @@ pub async fn run(dir: &Path, sockets: Sockets) -> Result<(), Error> {
     let door = std::os::unix::net::UnixListener::from(sockets.door);
     let door = UnixListener::from_std(door).map_err(cannot("the door"))?;
     let gang = sockets.gang.map(|gang| TcpListener::from_std(gang.into())).transpose();
-    let house = House::new(Sessions::take_up(dir).await)?;
+    let house = House::new(Sessions::take_up(dir).await, dir)?;
     match gang.map_err(cannot("the gang's socket"))? {
         Some(gang) => {
             let secret = Gang::secret(&dir.join("ssh")).map_err(cannot("the gang's secret"))?;
+            // A path that is too long is reached through an open directory, which is to stay open.
+            let path = socket_path(&dir.join("door")).map_err(cannot("the door's path"))?;
             tokio::select! {
-                ended = server::serve_gang(gang, &secret) => ended?,
+                ended = server::serve_gang(gang, &secret, path.as_path()) => ended?,
                 () = answer(door, &house) => {}
             }
         }

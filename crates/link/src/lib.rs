@@ -8,6 +8,7 @@
 //! This crate knows nothing of jobs' lives; it only carries.
 
 pub mod control;
+pub mod descriptor;
 pub mod dial;
 pub mod frame;
 pub mod log;

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use self::greedy::Greedy;
 pub use self::process::{Command, Event, Input, Output, Signal, Window};
 pub use self::tunnel::{Ended, pipe};
+use crate::gang::DOOR;
 use crate::keys::PrivateKey;
 
 /// A task that has not let us in by then will not.
@@ -123,6 +124,12 @@ impl Client {
                 None => return Err(Error::Lost(None)),
             }
         }
+    }
+
+    /// A call at the door of a member of our gang.
+    pub async fn door(&self) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>, Error> {
+        let opened = self.handle.channel_open_direct_streamlocal(DOOR).await;
+        Ok(opened.map_err(|error| Error::of_opening("its door", error))?.into_stream())
     }
 
     /// Whether nothing more can be done over it.

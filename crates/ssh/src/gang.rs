@@ -5,11 +5,13 @@
 //! | `secret` | the server | what the gang's keys are made of |
 //! | `config` | `ssh` | every member by its names, and which key to show |
 //! | `id` | `ssh` | that key |
+//! | `members` | the task itself | where each member is reached, by rank |
 //! | `known_hosts` | `ssh` | the key of every member, so that nobody is asked to trust it |
 //! | `bin/ssh`, `bin/scp`, … | the task's `PATH` | the same program as ever, with that `config` |
 
 use std::fs;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,9 @@ use russh::keys::ssh_key::LineEnding;
 use crate::keys;
 
 const SECRET: &str = "secret";
+const MEMBERS_FILE: &str = "members";
+/// The name by which a member reaches the door of another one, wherever that is there.
+pub const DOOR: &str = "muster:door";
 /// Programs that ask for a configuration with `-F`, and use it to reach hosts.
 const PROGRAMS: [&str; 3] = ["ssh", "scp", "sftp"];
 
@@ -74,6 +79,9 @@ impl Gang {
         gang.write("id", &keys::client(&peers.secret)?.to_openssh(LineEnding::LF)?, 0o600)?;
         gang.write("known_hosts", &known_hosts(peers)?, 0o600)?;
         gang.write("config", &gang.config(peers, user), 0o600)?;
+        let members =
+            peers.members.iter().map(|peer| format!("{}\n", SocketAddr::from((peer.ip, peer.port))));
+        gang.write(MEMBERS_FILE, &members.collect::<String>(), 0o600)?;
         for program in PROGRAMS {
             gang.write(&format!("bin/{program}"), &gang.wrapper(program), 0o700)?;
         }
@@ -83,6 +91,12 @@ impl Gang {
     /// The secret of the gang whose files are in `dir`.
     pub fn secret(dir: &Path) -> io::Result<String> {
         fs::read_to_string(dir.join(SECRET))
+    }
+
+    /// Where the members of the gang whose files are in `dir` are reached, by rank.
+    pub fn members(dir: &Path) -> io::Result<Vec<SocketAddr>> {
+        let text = fs::read_to_string(dir.join(MEMBERS_FILE))?;
+        text.lines().map(|line| line.parse().map_err(io::Error::other)).collect()
     }
 
     /// The directory that comes first on the task's `PATH`.

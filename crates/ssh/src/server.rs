@@ -20,6 +20,7 @@ mod sftp;
 mod shell;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,12 +53,14 @@ const COMPLAINTS: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Server {
     config: Arc<Config>,
+    /// What [`DOOR`](crate::gang::DOOR) means here.
+    door: Option<Arc<Path>>,
 }
 
 impl Server {
     /// A server that is known by this key.
     pub fn new(host: PrivateKey) -> Server {
-        Server { config: Arc::new(config(host)) }
+        Server { config: Arc::new(config(host)), door: None }
     }
 
     /// Serves one connection to its end, or for as long as it is awaited. Nobody is let in but the holder of this key.
@@ -80,7 +83,7 @@ impl Server {
         let mut known = is_known.subscribe();
         let backlog = Backlog::default();
         let (_stay, guest) = Guest::new(stream, backlog.clone());
-        let connection = Connection::new(authorized, way, is_known, backlog);
+        let connection = Connection::new(authorized, way, is_known, backlog, self.door.clone());
         let entering = async {
             let session = russh::server::run_stream(self.config.clone(), guest, connection).await.ok()?;
             known.wait_for(|is_known| *is_known).await.ok()?;
@@ -93,10 +96,10 @@ impl Server {
     }
 }
 
-/// Serves members of the gang with this secret, for as long as it is awaited.
-pub async fn serve_gang(listener: TcpListener, secret: &str) -> Result<(), keys::Error> {
+/// Serves members of the gang with this secret, for as long as it is awaited. `door` is where they may also call.
+pub async fn serve_gang(listener: TcpListener, secret: &str, door: &Path) -> Result<(), keys::Error> {
     let authorized = keys::client(secret)?.public_key().clone();
-    let server = Server::new(keys::host(secret)?);
+    let server = Server { door: Some(door.into()), ..Server::new(keys::host(secret)?) };
     let (mut connections, mut lobby, mut complained) = (JoinSet::new(), Lobby::default(), None);
     loop {
         let accepted = tokio::select! {

@@ -100,6 +100,43 @@ fn every_task_of_a_gang_gets_files_and_gives_them() {
 }
 
 #[test]
+fn what_all_tasks_get_is_passed_on_by_the_first() {
+    let home = home();
+    let id = waiting(&home, &["-N", "3", "--peers"]);
+    (1..3).for_each(|rank| drop(home.wait_for_file(&format!("pwd{rank}"))));
+    let data = home.work().join("data");
+    fs::create_dir_all(data.join("deep/empty")).unwrap();
+    fs::write(data.join("run.sh"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(data.join("run.sh"), fs::Permissions::from_mode(0o754)).unwrap();
+    fs::write(data.join("deep/large"), content(20)).unwrap();
+    symlink("../run.sh", data.join("deep/link")).unwrap();
+    // What lies beside it in the first task is that one's own.
+    home.ok(["exec", &id, "--", "sh", "-c", "mkdir -p data && echo own > data/own"]);
+    let sent = home.json(["cp", "--all", "--json", "data", "data/run.sh", &format!("{id}:")]);
+    assert_eq!(sent["files"], 4, "{sent}");
+    for rank in 0..3 {
+        let work = fs::read_to_string(home.shared().join(format!("pwd{rank}"))).unwrap();
+        let work = Path::new(work.trim());
+        if rank == 0 {
+            fs::remove_file(work.join("data/own")).unwrap();
+        }
+        same_trees(&data, &work.join("data"));
+        let mode = fs::metadata(work.join("run.sh")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o754, "task {rank}");
+    }
+    let again = home.json(["cp", "--all", "--json", "data", &format!("{id}:")]);
+    assert_eq!((&again["files"], &again["skipped"]), (&0.into(), &3.into()), "{again}");
+    // One that cannot take it does not keep the others from it, and is named.
+    home.ok(["exec", &format!("{id}/1"), "--", "sh", "-c", "rm -r data && echo file > data"]);
+    fs::write(data.join("new"), "new").unwrap();
+    let failed = home.run(["cp", "--all", "data", &format!("{id}:")]);
+    assert_eq!(failed.code(), 1, "{}", failed.err());
+    assert!(failed.err().contains("task1"), "{}", failed.err());
+    assert_eq!(home.ok(["exec", &format!("{id}/2"), "--", "cat", "data/new"]), "new");
+    finish(&home, &id);
+}
+
+#[test]
 fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
     let home = home();
     let id = waiting(&home, &[]);

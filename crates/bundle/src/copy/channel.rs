@@ -5,6 +5,7 @@ use std::io::{self, Read};
 
 use super::frame::{Ask, DATA, MAX_FRAME, Message, PIECE};
 use super::{Error, Wire};
+use crate::listing::MAX_PATH;
 
 const HEADER: usize = 5;
 /// What a sender has ready before it writes.
@@ -40,6 +41,30 @@ impl<W: Wire> Channel<W> {
             Message::Ask(ask) => Ok(ask),
             _ => Err(Error::Protocol("something else than a question")),
         }
+    }
+
+    /// The receiver's last word: everything is where it was to go.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        self.send(&Message::Finished)?;
+        self.flush()
+    }
+
+    /// Says how much is passed on to peers.
+    pub fn passing(&mut self, bytes: u64) -> Result<(), Error> {
+        self.send(&Message::Passing(bytes))?;
+        self.flush()
+    }
+
+    /// Says that more of it is there.
+    pub fn passed(&mut self, bytes: u64) -> Result<(), Error> {
+        self.send(&Message::Passed(bytes))?;
+        self.flush()
+    }
+
+    /// Says what went wrong with a file where it was passed on to.
+    pub fn problem(&mut self, path: &[u8], reason: &str, is_failure: bool) -> Result<(), Error> {
+        let path = path[..path.len().min(MAX_PATH - 1)].to_vec();
+        self.send(&Message::Problem { path, reason: reason.to_owned(), is_failure })
     }
 
     /// Gives up, with a word about it, and waits until the other end has heard it: what lies on the way would be lost otherwise.

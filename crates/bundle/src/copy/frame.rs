@@ -30,6 +30,8 @@ pub enum Ask {
         to: Vec<u8>,
         /// Also what is the same.
         force: bool,
+        /// The task passes on to all of its peers what it got, so that it comes this way once.
+        pass_on: bool,
     },
     /// The task sends.
     Get {
@@ -85,6 +87,10 @@ pub(super) enum Message {
         is_failure: bool,
     },
     End,
+    /// So many bytes are passed on to peers, in all; said before the first of them.
+    Passing(u64),
+    /// So many more of these bytes are there.
+    Passed(u64),
     Finished,
     Failed(String),
 }
@@ -104,6 +110,8 @@ impl Message {
             Message::End => 10,
             Message::Finished => 11,
             Message::Failed(_) => 12,
+            Message::Passing(_) => 13,
+            Message::Passed(_) => 14,
         }
     }
 
@@ -117,7 +125,9 @@ impl Message {
             }
             Message::Batch(entries) => entries.iter().for_each(|entry| put_entry(&mut bytes, entry)),
             Message::Plan(choices) => put_choices(&mut bytes, choices),
-            Message::Start(offset) => bytes.extend(offset.to_le_bytes()),
+            Message::Start(number) | Message::Passing(number) | Message::Passed(number) => {
+                bytes.extend(number.to_le_bytes());
+            }
             Message::Data(_) | Message::End | Message::Finished => {}
             Message::Done(Done::Whole { mode, mtime }) => {
                 bytes.push(0);
@@ -168,6 +178,8 @@ impl Message {
             10 => Message::End,
             11 => Message::Finished,
             12 => Message::Failed(reader.reason()?),
+            13 => Message::Passing(reader.long()?),
+            14 => Message::Passed(reader.long()?),
             _ => return None,
         };
         reader.0.is_empty().then_some(message)
@@ -179,8 +191,9 @@ pub(super) const DATA: u8 = 6;
 fn put_ask(bytes: &mut Vec<u8>, ask: &Ask) {
     bytes.push(VERSION);
     match ask {
-        Ask::Put { to, force } => {
-            bytes.extend([0, u8::from(*force)]);
+        // Whoever does not know the second kind refuses it, and takes the first for what it is.
+        Ask::Put { to, force, pass_on } => {
+            bytes.extend([if *pass_on { 2 } else { 0 }, u8::from(*force)]);
             put_text(bytes, to);
         }
         Ask::Get { paths } => {
@@ -297,9 +310,9 @@ impl<'a> Bytes<'a> {
             return None;
         }
         match self.byte()? {
-            0 => {
+            kind @ (0 | 2) => {
                 let force = self.byte()? != 0;
-                Some(Ask::Put { to: self.text(MAX_PATH)?.to_vec(), force })
+                Some(Ask::Put { to: self.text(MAX_PATH)?.to_vec(), force, pass_on: kind == 2 })
             }
             1 => {
                 let paths = self.all(MAX_ASKED, |reader| Some(reader.text(MAX_PATH)?.to_vec()))?;

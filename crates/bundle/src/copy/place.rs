@@ -36,6 +36,7 @@ impl Destination {
 
 /// Where files go.
 pub(super) struct Place {
+    root: PathBuf,
     walk: Walk,
     /// The only source is called this here.
     rename: Option<Vec<u8>>,
@@ -70,7 +71,17 @@ impl Place {
         let root = if root.as_os_str().is_empty() { Path::new(".") } else { root };
         let walk = Walk::open(root)
             .map_err(|error| format!("cannot write into {}: {}", root.display(), reason(&error)))?;
-        Ok(Place { walk, rename, mark })
+        Ok(Place { root: root.to_owned(), walk, rename, mark })
+    }
+
+    /// Where an entry of the first level is.
+    pub(super) fn path(&self, path: &[u8]) -> PathBuf {
+        self.root.join(std::ffi::OsStr::from_bytes(&self.name(path)))
+    }
+
+    /// Whether the only source has the name that was given for it, instead of lying in a directory.
+    pub(super) fn is_renamed(&self) -> bool {
+        self.rename.is_some()
     }
 
     /// What an entry is called here.

@@ -1,6 +1,8 @@
 //! The end that gets the files.
 
+use std::collections::HashSet;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 
 use globset::GlobMatcher;
@@ -10,7 +12,7 @@ use super::channel::Channel;
 use super::frame::{Choice, Done, Message};
 use super::part::Part;
 use super::place::{Destination, Place, is_directory};
-use super::send::{hash, mtime};
+use super::send::{Source, hash, mtime};
 use super::source::{base, has_pattern, is_match, matcher};
 use super::{Error, Watch, Wire, reason};
 use crate::listing::{Entry, Kind, Time, shown};
@@ -71,6 +73,36 @@ pub struct Receiver<'a, W> {
     pub watch: &'a mut dyn Watch,
 }
 
+/// What came, for whoever passes it on.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// What it is made of, where it is now.
+    pub sources: Vec<Source>,
+    /// It can only go into a directory.
+    pub is_several: bool,
+    /// How large it is.
+    pub bytes: u64,
+    hasher: RandomState,
+    /// All of it: in a directory that was there, other things lie beside it.
+    paths: HashSet<u64>,
+}
+
+impl Arrived {
+    /// Whether this came. A path is as its source was named, whatever it is called here.
+    pub fn has(&self, path: &[u8]) -> bool {
+        self.paths.contains(&self.hasher.hash_one(path))
+    }
+
+    fn add(&mut self, entry: &Entry, place: &Place) {
+        self.paths.insert(self.hasher.hash_one(&entry.path));
+        self.bytes += entry.size();
+        if !entry.path.is_empty() && !entry.path.contains(&b'/') {
+            let base = Some(entry.path.clone());
+            self.sources.push(Source { path: place.path(&entry.path), base });
+        }
+    }
+}
+
 /// A directory that gets its mode and its time when all is in it.
 struct Unsealed {
     name: Vec<u8>,
@@ -81,6 +113,18 @@ struct Unsealed {
 impl<W: Wire> Receiver<'_, W> {
     /// Receives everything.
     pub fn run(mut self) -> Result<(), Error> {
+        self.receive(None)?;
+        self.channel.finish()
+    }
+
+    /// Receives everything, and says what it was. The sender waits for the [last word](Channel::finish).
+    pub fn take(mut self) -> Result<Arrived, Error> {
+        let mut arrived = Arrived::default();
+        self.receive(Some(&mut arrived))?;
+        Ok(arrived)
+    }
+
+    fn receive(&mut self, mut arrived: Option<&mut Arrived>) -> Result<(), Error> {
         let base = match self.next()? {
             Message::Begin { is_several, base } => {
                 self.to.is_directory |= is_several;
@@ -93,17 +137,24 @@ impl<W: Wire> Receiver<'_, W> {
             Err(reason) => return Err(self.channel.give_up(&reason)),
         };
         let mut unsealed = Vec::new();
+        if let Some(arrived) = &mut arrived {
+            arrived.is_several = !place.is_renamed();
+        }
         loop {
             match self.next()? {
-                Message::Batch(entries) => self.batch(&entries, &mut place, &mut unsealed)?,
+                Message::Batch(entries) => {
+                    self.batch(&entries, &mut place, &mut unsealed)?;
+                    if let Some(arrived) = &mut arrived {
+                        entries.iter().for_each(|entry| arrived.add(entry, &place));
+                    }
+                }
                 Message::End => break,
                 _ => return Err(Error::Protocol("a word out of turn")),
             }
         }
         seal(&mut place, &mut unsealed, None);
         place.finish();
-        self.channel.send(&Message::Finished)?;
-        self.channel.flush()
+        Ok(())
     }
 
     /// The next word that is not about what went wrong there.
@@ -272,7 +323,7 @@ impl<W: Wire> Receiver<'_, W> {
                 }
                 Message::Data(count) if is_started => {
                     file.open(place);
-                    let full = self.take(count, &mut file)?;
+                    let full = self.write(count, &mut file)?;
                     if let Some(error) = full {
                         let what = format!("cannot write {}: {}", shown(file.name), reason(&error));
                         return Err(self.channel.give_up(&what));
@@ -301,8 +352,8 @@ impl<W: Wire> Receiver<'_, W> {
         }
     }
 
-    /// Writes a piece. The error is one that would meet every other file, too: there is no use in going on.
-    fn take(&mut self, count: usize, file: &mut Incoming<'_>) -> Result<Option<io::Error>, Error> {
+    /// Writes a piece of a file. The error is one that would meet every other file, too: there is no use in going on.
+    fn write(&mut self, count: usize, file: &mut Incoming<'_>) -> Result<Option<io::Error>, Error> {
         let mut error = None;
         self.channel.content(count, |bytes| {
             let Some(part) = file.part.as_mut().filter(|_| error.is_none() && file.problem.is_none()) else {

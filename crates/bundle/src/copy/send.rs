@@ -324,8 +324,7 @@ impl<W: Wire> Sender<'_, W> {
     /// What goes wrong here the other end is to know, too.
     fn problem(&mut self, path: &[u8], reason: &str, is_failure: bool) -> Result<(), Error> {
         self.watch.problem(path, reason, is_failure);
-        let path = path[..path.len().min(MAX_PATH - 1)].to_vec();
-        self.channel.send(&Message::Problem { path, reason: reason.to_owned(), is_failure })
+        self.channel.problem(path, reason, is_failure)
     }
 
     /// Hears what became of the last batch.
@@ -358,9 +357,16 @@ impl<W: Wire> Sender<'_, W> {
         self.channel.send(&Message::End)?;
         self.channel.flush()?;
         self.settle()?;
-        match self.channel.receive()? {
-            Message::Finished => Ok(()),
-            _ => Err(Error::Protocol("something else than its last word")),
+        loop {
+            match self.channel.receive()? {
+                Message::Finished => return Ok(()),
+                Message::Passing(bytes) => self.watch.found(0, bytes),
+                Message::Passed(bytes) => self.watch.moved(bytes),
+                Message::Problem { path, reason, is_failure } => {
+                    self.watch.problem(&path, &reason, is_failure);
+                }
+                _ => return Err(Error::Protocol("something else than its last word")),
+            }
         }
     }
 }

@@ -480,7 +480,11 @@ fn any_message() -> impl Strategy<Value = Message> {
         "[a-z ]{0,50}".prop_map(Choice::Refused),
     ];
     prop_oneof![
-        (bytes(), any::<bool>()).prop_map(|(to, force)| Message::Ask(Ask::Put { to, force })),
+        (bytes(), any::<bool>(), any::<bool>()).prop_map(|(to, force, pass_on)| Message::Ask(Ask::Put {
+            to,
+            force,
+            pass_on
+        })),
         proptest::collection::vec(bytes(), 0..5).prop_map(|paths| Message::Ask(Ask::Get { paths })),
         (any::<bool>(), "[a-z]{1,9}")
             .prop_map(|(is_several, base)| Message::Begin { is_several, base: Some(base.into_bytes()) }),

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Where to: JOB[/TASK]:PATH, or a path here
     #[arg(value_name = "DST")]
     to: OsString,
-    /// To every task of the job; from every task into DST/task0, DST/task1, ...
+    /// To every task of the job, from task to task where they reach each other; from every task into DST/task0, DST/task1, ...
     #[arg(short, long)]
     all: bool,
     /// Also files that have the same size and time as what is there
@@ -79,8 +79,16 @@ struct Leg {
 
 #[derive(Debug, Clone)]
 enum Way {
-    Up { sources: Vec<Source>, to: Vec<u8> },
-    Down { paths: Vec<Vec<u8>>, to: Destination },
+    /// `pass_on`: the task has its peers get it, too.
+    Up {
+        sources: Vec<Source>,
+        to: Vec<u8>,
+        pass_on: bool,
+    },
+    Down {
+        paths: Vec<Vec<u8>>,
+        to: Destination,
+    },
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
@@ -94,12 +102,20 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         let tasks = job.attempts.last().map_or(0, |attempt| attempt.tasks.len());
         let leg = Leg { job: job.summary.id.to_string(), ..leg };
         if !args.all {
-            tally = transfer(&session, leg, tally).await?;
+            (tally, _) = transfer(&session, leg, tally).await?;
             continue;
+        }
+        // What all of them get crosses the way to them once, where they can pass it on.
+        if tasks > 1 && matches!(leg.way, Way::Up { .. }) {
+            let passed;
+            (tally, passed) = transfer(&session, leg.clone().passed_on(), tally).await?;
+            if passed {
+                continue;
+            }
         }
         for task in 0..u32::try_from(tasks.max(1)).unwrap_or(u32::MAX) {
             tally.begin_task();
-            tally = transfer(&session, leg.clone().of_task(task), tally).await?;
+            (tally, _) = transfer(&session, leg.clone().of_task(task), tally).await?;
         }
     }
     let failure = tally.report(args.json, began.elapsed())?;
@@ -120,12 +136,20 @@ impl Leg {
         Leg { task: Some(task), ..self }
     }
 
+    /// To the first task, which passes it on.
+    fn passed_on(mut self) -> Self {
+        if let Way::Up { pass_on, .. } = &mut self.way {
+            *pass_on = true;
+        }
+        Leg { task: Some(0), ..self }
+    }
+
     /// Speaks over one connection, to the end of either.
     fn go(&self, wire: LineWire, tally: &mut Tally) -> Result<(), copy::Error> {
         let mut channel = Channel::new(wire);
         match &self.way {
-            Way::Up { sources, to } => {
-                channel.ask(&Ask::Put { to: to.clone(), force: self.force })?;
+            Way::Up { sources, to, pass_on } => {
+                channel.ask(&Ask::Put { to: to.clone(), force: self.force, pass_on: *pass_on })?;
                 send(&mut channel, sources, self.is_several, tally)
             }
             Way::Down { paths, to } => {
@@ -162,7 +186,7 @@ fn legs(args: &Args) -> Result<Vec<Leg>, Error> {
                     Error::new(Code::CopyFailed, format!("{}: {reason}", path.display()))
                 })?);
             }
-            Ok(vec![leg(remote, Way::Up { sources, to: remote.path.clone() })?])
+            Ok(vec![leg(remote, Way::Up { sources, to: remote.path.clone(), pass_on: false })?])
         }
         Side::Local(path) => {
             let to = Destination::new(path.as_bytes(), PathBuf::from(path));
@@ -198,8 +222,9 @@ fn both(from: &Side, to: &Side) -> Error {
     ))
 }
 
-/// Copies until all is there, over as many connections as it takes.
-async fn transfer(session: &Session, leg: Leg, mut tally: Tally) -> Result<Tally, Error> {
+/// Copies until all is there, over as many connections as it takes. Nothing is copied, and that is said, if the task was to
+/// pass it on and cannot.
+async fn transfer(session: &Session, leg: Leg, mut tally: Tally) -> Result<(Tally, bool), Error> {
     let query = CopyQuery { task: leg.task };
     let mut patience = Patience::default();
     loop {
@@ -215,7 +240,8 @@ async fn transfer(session: &Session, leg: Leg, mut tally: Tally) -> Result<Tally
         (tally, ended) =
             speaking.await.map_err(|error| Error::new(Code::ClientInternal, error.to_string()))?;
         match ended {
-            Ok(()) => return Ok(tally),
+            Ok(()) => return Ok((tally, true)),
+            Err(copy::Error::Peer(reason)) if reason == copy::NO_PEERS => return Ok((tally, false)),
             Err(copy::Error::Lost(_)) => {
                 // As long as it gets on, it may break as often as it likes.
                 if tally.restart() {

@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use muster_link::descriptor::register;
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-
-use crate::descriptor::readable;
 
 /// How often to look where the kernel has no watch left to give.
 const LOOK: Duration = Duration::from_millis(100);
@@ -50,5 +50,5 @@ impl Changes {
 fn watch(path: &Path, kinds: WatchFlags) -> io::Result<AsyncFd<OwnedFd>> {
     let watch = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     add_watch(&watch, path, kinds)?;
-    readable(watch)
+    register(watch, Interest::READABLE)
 }

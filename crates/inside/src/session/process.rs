@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use muster_link::descriptor::register;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-use crate::descriptor::readable;
+use tokio::io::Interest;
 
 /// How often to look for a process that cannot be watched, on kernels before 5.3.
 const LOOK: Duration = Duration::from_millis(250);
@@ -58,7 +58,7 @@ pub(super) fn is_shell(pid: i32) -> bool {
 pub(super) async fn gone(pid: i32) {
     let watched = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
     if let Some(watched) = watched
-        && let Ok(watched) = readable(watched)
+        && let Ok(watched) = register(watched, Interest::READABLE)
         && watched.readable().await.is_ok()
     {
         return;

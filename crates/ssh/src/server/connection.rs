@@ -1,6 +1,8 @@
 //! One connection of a peer, and the channels in it.
 
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use russh::keys::PublicKey;
@@ -57,8 +59,9 @@ impl Connection {
         way: Option<Way>,
         is_known: watch::Sender<bool>,
         backlog: Backlog,
+        door: Option<Arc<Path>>,
     ) -> Self {
-        let (forwards, agent) = (Forwards::new(backlog.clone()), Agent::new(backlog.clone()));
+        let (forwards, agent) = (Forwards::new(backlog.clone(), door), Agent::new(backlog.clone()));
         let (waiting, running, pumps) = Default::default();
         Self { authorized, way, is_known, backlog, waiting, running, pumps, forwards, agent }
     }

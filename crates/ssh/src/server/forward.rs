@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use russh::server::{ChannelOpenHandle, Handle, Msg};
@@ -19,6 +20,7 @@ use tokio::time::timeout;
 
 use super::backlog::{Backlog, Share};
 use super::pipe::{Streams, pipe};
+use crate::gang::DOOR;
 
 /// Places where one connection listens.
 const MAX_LISTENERS: usize = 64;
@@ -40,12 +42,13 @@ pub(super) struct Forwards {
     streams: Streams,
     listeners: HashMap<Place, Vec<AbortHandle>>,
     listening: JoinSet<()>,
+    door: Option<Arc<Path>>,
 }
 
 impl Forwards {
-    pub fn new(backlog: Backlog) -> Forwards {
+    pub fn new(backlog: Backlog, door: Option<Arc<Path>>) -> Forwards {
         let (listeners, listening) = Default::default();
-        Forwards { streams: Streams::new(backlog), listeners, listening }
+        Forwards { streams: Streams::new(backlog), listeners, listening, door }
     }
 
     /// Connects a channel to a port that the task can reach, and says whether it could.
@@ -61,7 +64,10 @@ impl Forwards {
 
     /// The same with a socket in the task's filesystem.
     pub fn connect_socket(&mut self, channel: Channel<Msg>, path: &str, reply: ChannelOpenHandle) {
-        let path = path.to_owned();
+        let path = match &self.door {
+            Some(door) if path == DOOR => door.to_path_buf(),
+            _ => path.into(),
+        };
         self.open(channel, reply, async move { UnixStream::connect(path).await });
     }
 

@@ -39,7 +39,7 @@ impl Host {
                 let listener = TcpListener::bind((IpAddr::from(OWN), 0)).await.unwrap();
                 send.send(listener.local_addr().unwrap().port()).unwrap();
                 tokio::select! {
-                    ended = server::serve_gang(listener, "secret") => ended.unwrap(),
+                    ended = server::serve_gang(listener, "secret", Path::new("/nowhere")) => ended.unwrap(),
                     _ = stopped => {}
                 }
             });

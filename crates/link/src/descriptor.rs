@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Hand a descriptor to the runtime.
+/// Hands a descriptor to the runtime.
 #[expect(unsafe_code, reason = "the runtime cannot know that a descriptor stays open and the same")]
-pub(crate) fn register(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn register(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` names one descriptor for all its life, and nothing else closes it. It lives inside the
     // `AsyncFd`, which lets go of it only after the runtime has.
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
