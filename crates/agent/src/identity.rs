@@ -11,7 +11,7 @@ use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
-use crate::tree::boot_id;
+use crate::tree::{boot_id, is_same_boot};
 
 /// How long the lock of a dead agent may be held by what it left behind.
 const LEGACY: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     // with another incarnation says so.
     let before = disk::read_json::<Identity>(&path).unwrap_or_default();
     let boot_id = boot_id().map_err(failed("/proc/sys/kernel/random/boot_id".into()))?;
-    let is_new_boot = before.as_ref().is_some_and(|before| before.boot_id != boot_id);
+    let is_new_boot = before.as_ref().is_some_and(|before| !is_same_boot(&before.boot_id, &boot_id));
     let is_known = before.is_some();
     let incarnation = match before {
         Some(before) => before.incarnation,

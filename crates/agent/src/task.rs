@@ -35,7 +35,7 @@ use crate::supervisor::{
     CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, give,
     read, write,
 };
-use crate::tree::{Process, boot_id};
+use crate::tree::{Process, boot_id, is_same_boot};
 
 /// What went wrong with a task's directory.
 #[derive(Debug, thiserror::Error)]
@@ -281,5 +281,6 @@ fn order(control: &mut File, order: Order) -> io::Result<()> {
 }
 
 fn is_this_boot(started: &Started, dir: &Path) -> Result<bool, Error> {
-    Ok(started.boot_id == boot_id().map_err(Error::io("read the boot id", dir))?)
+    let now = boot_id().map_err(Error::io("read the boot id", dir))?;
+    Ok(is_same_boot(&started.boot_id, &now))
 }

@@ -16,7 +16,7 @@ mod walk;
 
 pub(crate) use measure::{Measured, Processes};
 pub use memory::Memory;
-pub use process::{Process, boot_id};
+pub use process::{Process, boot_id, is_same_boot};
 
 use std::fs::File;
 use std::io;

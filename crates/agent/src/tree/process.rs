@@ -9,9 +9,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// This boot of this machine. Processes and cgroups of another one are gone.
+/// This boot of this machine. Processes and cgroups of another one are gone. A machine that is a container is started anew
+/// while its kernel goes on: that is told by when its first process started, where that may be seen.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let first = Stat::of(1).map(|stat| format!("{FIRST}{}", stat.process.start_ticks));
+    Ok(format!("{}{}", kernel.trim(), first.unwrap_or_default()))
+}
+
+/// What stands between the kernel's boot and the start of the first process.
+const FIRST: char = '.';
+
+/// Whether two boots are the same one. One of them may have been written down without knowing of a first process.
+pub fn is_same_boot(one: &str, other: &str) -> bool {
+    match (one.split_once(FIRST), other.split_once(FIRST)) {
+        (Some(one), Some(other)) => one == other,
+        _ => one.split(FIRST).next() == other.split(FIRST).next(),
+    }
 }
 
 /// A process, told apart from a later one with the same number by when it started.
@@ -176,6 +190,22 @@ mod tests {
         let stat = Stat::parse(77, text).unwrap();
         let process = Process { pid: 77, start_ticks: 424_242 };
         assert_eq!(stat, Stat { process, parent: 5, group: 6, is_dead: false });
+    }
+
+    #[test]
+    fn a_boot_is_the_kernels_and_that_of_the_first_process() {
+        let now = boot_id().unwrap();
+        assert!(is_same_boot(&now, &boot_id().unwrap()));
+        for (one, other, same) in [
+            ("a.1", "a.1", true),
+            ("a.1", "a.2", false),
+            ("a.1", "b.1", false),
+            ("a", "a.2", true),
+            ("a.2", "a", true),
+            ("a", "b", false),
+        ] {
+            assert_eq!(is_same_boot(one, other), same, "{one} and {other}");
+        }
     }
 
     #[test]
