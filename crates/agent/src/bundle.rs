@@ -29,6 +29,7 @@ use tokio::sync::OnceCell;
 
 use crate::bulk::Bulk;
 use crate::disk;
+use crate::tree::kernel_boot;
 
 use build::{Base, Build};
 use layout::{Layout, Piece};
@@ -125,7 +126,9 @@ impl Cache {
     pub(crate) fn open(dir: PathBuf, boot: &str) -> io::Result<Cache> {
         fs::create_dir_all(&dir)?;
         disk::spread_out(&dir);
-        let cache = Cache { dir, boot: boot.to_owned(), in_use: Mutex::default(), tries: AtomicU64::new(0) };
+        // Files outlive a container that is started anew, since the kernel that holds them goes on.
+        let boot = kernel_boot(boot).to_owned();
+        let cache = Cache { dir, boot, in_use: Mutex::default(), tries: AtomicU64::new(0) };
         for entry in fs::read_dir(&cache.dir)? {
             let entry = entry?;
             if entry.file_name().to_str().is_none_or(|name| name.parse::<BundleId>().is_err()) {

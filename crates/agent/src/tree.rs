@@ -16,7 +16,7 @@ mod walk;
 
 pub(crate) use measure::{Measured, Processes};
 pub use memory::Memory;
-pub use process::{Process, boot_id, is_same_boot};
+pub use process::{Process, boot_id, is_same_boot, kernel_boot};
 
 use std::fs::File;
 use std::io;

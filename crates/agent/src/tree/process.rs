@@ -24,8 +24,13 @@ const FIRST: char = '.';
 pub fn is_same_boot(one: &str, other: &str) -> bool {
     match (one.split_once(FIRST), other.split_once(FIRST)) {
         (Some(one), Some(other)) => one == other,
-        _ => one.split(FIRST).next() == other.split(FIRST).next(),
+        _ => kernel_boot(one) == kernel_boot(other),
     }
+}
+
+/// The part of a boot that is the kernel's.
+pub fn kernel_boot(boot: &str) -> &str {
+    boot.split(FIRST).next().unwrap_or(boot)
 }
 
 /// A process, told apart from a later one with the same number by when it started.
