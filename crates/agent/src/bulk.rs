@@ -86,6 +86,7 @@ impl Keeper {
             let reason = tokio::select! {
                 ended = drive(driver) => ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string()),
                 () = pulse.silence() => "silent".to_owned(),
+                () = self.dialer.superseded() => "superseded".to_owned(),
                 () = answer(incoming, &self.reader) => "closed".to_owned(),
             };
             self.current.send_replace(None);

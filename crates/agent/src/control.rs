@@ -65,6 +65,7 @@ impl Control {
                 ended = converse(&opener, &self.events, &mut welcomed) => ended,
                 ended = driver => ended.and(Err(io::ErrorKind::ConnectionAborted.into())),
                 () = pulse.silence() => Err(io::Error::new(io::ErrorKind::TimedOut, "the server fell silent")),
+                () = self.dialer.superseded() => Err(io::Error::other("the server has come anew")),
             };
             if let Err(error) = ended {
                 tracing::info!(error = %error, welcomed, "the connection to the server is gone");

@@ -2,7 +2,7 @@
 //!
 //! A server that is restarted should be found at once, a server that is gone should not be hammered: the pause between
 //! two tries doubles, with some chance in it so that a thousand agents do not come in step, and ends early when the
-//! server's socket appears.
+//! server's socket appears. Where the server is the one who comes, there is nothing to try: its next call is waited for.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::Options;
+use crate::callers::Callers;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
@@ -31,6 +32,8 @@ const SILENCE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Dialer {
     server: Server,
+    /// Where the server comes here.
+    callers: Option<Callers>,
     channel: Channel,
     node: NodeId,
     token_file: PathBuf,
@@ -48,8 +51,17 @@ pub(crate) struct Connected {
 }
 
 impl Dialer {
-    pub(crate) fn new(options: &Options, channel: Channel, appeared: watch::Receiver<()>) -> Dialer {
-        Dialer {
+    pub(crate) fn new(
+        options: &Options,
+        channel: Channel,
+        appeared: watch::Receiver<()>,
+    ) -> io::Result<Dialer> {
+        let callers = match &options.server {
+            Server::Carried(dir) => Some(Callers::open(dir, channel)?),
+            Server::Unix(_) | Server::Tcp(_) => None,
+        };
+        Ok(Dialer {
+            callers,
             server: options.server.clone(),
             channel,
             node: options.node.clone(),
@@ -57,11 +69,46 @@ impl Dialer {
             appeared,
             pause: FIRST_PAUSE,
             is_refused: false,
-        }
+        })
     }
 
     /// The next connection. Waits for the server as long as it takes.
     pub(crate) async fn connect(&mut self) -> Connected {
+        let io = if self.callers.is_some() { self.answer().await } else { self.dial_until_answered().await };
+        let pulse = Pulse::new();
+        Connected { io: Watched { io, pulse: pulse.clone() }, pulse }
+    }
+
+    /// Ends when the server has come anew, by which the connection in use is as good as lost.
+    pub(crate) async fn superseded(&mut self) {
+        match &mut self.callers {
+            Some(callers) => callers.wait().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn answer(&mut self) -> Box<dyn Connection> {
+        let Some(callers) = &mut self.callers else { return std::future::pending().await };
+        loop {
+            let way = callers.next().await;
+            let upgrade = async {
+                let token = tokio::fs::read_to_string(&self.token_file).await?;
+                dial::over(way, self.channel, &self.node, token.trim()).await
+            };
+            let upgraded = tokio::select! {
+                upgraded = upgrade => upgraded,
+                () = callers.wait() => continue,
+            };
+            match upgraded {
+                Ok(io) => return io,
+                Err(error) => {
+                    tracing::info!(channel = self.channel.as_str(), error = %error, "a caller leads to no server");
+                }
+            }
+        }
+    }
+
+    async fn dial_until_answered(&mut self) -> Box<dyn Connection> {
         let mut told = false;
         if std::mem::take(&mut self.is_refused) {
             self.wait().await;
@@ -69,10 +116,7 @@ impl Dialer {
         loop {
             self.appeared.mark_unchanged();
             match self.dial().await {
-                Ok(io) => {
-                    let pulse = Pulse::new();
-                    return Connected { io: Watched { io, pulse: pulse.clone() }, pulse };
-                }
+                Ok(io) => return io,
                 // Once for each time that the server is away, and not once for each try.
                 Err(error) if !told => {
                     tracing::info!(channel = self.channel.as_str(), error = %error, "the server cannot be reached");
@@ -176,5 +220,45 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_link::websocket;
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    /// Somebody who leads to a server.
+    async fn call(options: &Options) -> impl AsyncRead + AsyncWrite + use<> {
+        let stream = UnixStream::connect(options.dir.join("bulk.sock")).await.unwrap();
+        websocket::client(tokio_tungstenite::accept_async(stream).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_newest_caller_is_the_one_that_counts() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, token) = (home.path().to_owned(), home.path().join("token"));
+        std::fs::write(&token, "token").unwrap();
+        let server = Server::Carried(dir.clone());
+        let options = Options::new(dir, "node_test".parse().unwrap(), server, token, "/bin/false".into());
+        let mut dialer = Dialer::new(&options, Channel::Bulk, watch::channel(()).1).unwrap();
+        // One that leads nowhere holds nobody up.
+        let _silent = UnixStream::connect(options.dir.join("bulk.sock")).await.unwrap();
+        let (connected, _first) = tokio::join!(dialer.connect(), call(&options));
+        let (superseded, other) = tokio::join!(
+            async {
+                dialer.superseded().await;
+                // What was in use is dropped by whoever used it.
+                drop(connected);
+                dialer.connect().await
+            },
+            call(&options)
+        );
+        drop((superseded, other));
+        // The next agent of the directory listens in its turn.
+        drop(dialer);
+        Dialer::new(&options, Channel::Bulk, watch::channel(()).1).unwrap();
     }
 }

@@ -33,7 +33,7 @@ impl FarEnd {
     }
 
     pub(crate) fn dialer(&self, channel: Channel) -> Dialer {
-        Dialer::new(&self.options, channel, watch::channel(()).1)
+        Dialer::new(&self.options, channel, watch::channel(()).1).unwrap()
     }
 
     /// The next connection: its streams, and what moves its bytes.

@@ -7,6 +7,7 @@
 mod address;
 mod bulk;
 mod bundle;
+mod callers;
 mod calls;
 mod control;
 pub mod device;

@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use nix::ifaddrs::getifaddrs;
@@ -29,6 +30,8 @@ pub enum Network {
     Host,
     /// That of the interface with this name.
     Interface(String),
+    /// That which this file names: the address at which the node is known to be reached. Where it names none, as `Host`.
+    Named(PathBuf),
 }
 
 impl FromStr for Network {
@@ -66,13 +69,20 @@ pub(crate) struct Place {
 impl Network {
     /// Where the machine is reached; none if every task has an address of its own.
     pub(crate) fn place(&self) -> Result<Option<Place>, Error> {
-        let named = match self {
-            Network::Loopback => return Ok(None),
-            Network::Host => None,
-            Network::Interface(name) => Some(name.as_str()),
-        };
         // Asked every time: an interface may come up, or get another address, in an agent's life.
-        choose(&interfaces().map_err(Error::List)?, named, way_out()).map(Some)
+        let interfaces = || interfaces().map_err(Error::List);
+        match self {
+            Network::Loopback => Ok(None),
+            Network::Host => choose(&interfaces()?, None, way_out()).map(Some),
+            Network::Interface(name) => choose(&interfaces()?, Some(name), way_out()).map(Some),
+            Network::Named(file) => {
+                let named = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+                match named {
+                    Some(ip) => known(&interfaces()?, ip, way_out()).map(Some),
+                    None => Network::Host.place(),
+                }
+            }
+        }
     }
 }
 
@@ -99,6 +109,13 @@ impl fmt::Display for Interface {
         let ips = if ips.is_empty() { "no address".to_owned() } else { ips.join(", ") };
         write!(f, "{} ({ips}{})", self.name, if self.is_up { "" } else { ", down" })
     }
+}
+
+/// The place with this address, which need not be one of the machine's own: it may be translated on the way.
+fn known(interfaces: &[Interface], ip: IpAddr, way_out: Option<IpAddr>) -> Result<Place, Error> {
+    let has = |interface: &&Interface| interface.is_up && interface.ips.contains(&ip);
+    let named = interfaces.iter().find(has).map(|interface| interface.name.as_str());
+    Ok(Place { ip, ..choose(interfaces, named, way_out)? })
 }
 
 /// InfiniBand first, since whoever has it has it for this; then the interface of the way to other machines; then
@@ -215,6 +232,17 @@ mod tests {
         assert_eq!(by_name.infiniband, Some([192, 168, 9, 5].into()));
         with_infiniband[4].is_up = false;
         assert_eq!(chosen(&with_infiniband, None, Some("10.0.0.5")), "eth0 10.0.0.5");
+    }
+
+    #[test]
+    fn an_address_that_is_known_stays_also_where_no_interface_has_it() {
+        let machine =
+            [interface("lo", "127.0.0.1"), interface("eth0", "10.0.0.5"), interface("eth1", "10.1.0.5")];
+        let place = |ip: &str| known(&machine, ip.parse().unwrap(), Some([10, 0, 0, 5].into())).unwrap();
+        let text = |place: Place| format!("{} {}", place.interface, place.ip);
+        assert_eq!(text(place("10.1.0.5")), "eth1 10.1.0.5");
+        assert_eq!(text(place("203.0.113.9")), "eth0 203.0.113.9");
+        assert_eq!(text(place("127.0.0.1")), "lo 127.0.0.1");
     }
 
     #[test]

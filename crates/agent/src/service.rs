@@ -155,8 +155,8 @@ impl Service {
         };
         let (appeared, watched) = watch::channel(());
         let reader = Arc::new(Reader::new(tasks_dir.clone(), Arc::clone(&cache)));
-        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone()), Arc::clone(&reader));
-        let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched));
+        let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone())?, Arc::clone(&reader));
+        let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched)?);
         let devices = device::discover(&options.devices);
         let seed = getrandom::u64().map_err(io::Error::other)?;
         let means = Means { cache, bulk, reader, overlays, exe: options.exe.clone() };

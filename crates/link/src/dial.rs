@@ -1,4 +1,5 @@
-//! The agent's side of making a connection: a Unix socket or TCP, then the WebSocket upgrade.
+//! The agent's side of making a connection: a Unix socket or TCP, or a way that somebody else has made, then the WebSocket
+//! upgrade.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,6 +16,9 @@ pub const PATH: &str = "/api/v1/link";
 /// Connecting and upgrading together; a server that takes longer is as good as gone, and the caller tries again.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// What a server is called that needs no name.
+const LOCALHOST: &str = "localhost";
+
 /// Where the server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Server {
@@ -22,6 +26,8 @@ pub enum Server {
     Unix(PathBuf),
     /// `host:port`.
     Tcp(String),
+    /// It cannot be reached: who carries its connections calls at sockets in this directory.
+    Carried(PathBuf),
 }
 
 /// Which of an agent's two connections.
@@ -51,18 +57,37 @@ pub async fn dial(
     node: &muster_model::NodeId,
     token: &str,
 ) -> io::Result<Box<dyn Connection>> {
-    let connecting = async {
-        Ok(match server {
+    in_time(async {
+        match server {
             Server::Unix(path) => {
-                upgrade(UnixStream::connect(path).await?, "localhost", channel, node, token).await?
+                upgrade(UnixStream::connect(path).await?, LOCALHOST, channel, node, token).await
             }
             Server::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                upgrade(stream, address, channel, node, token).await?
+                upgrade(stream, address, channel, node, token).await
             }
-        })
-    };
+            Server::Carried(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "the server comes here, and is not dialled"))
+            }
+        }
+    })
+    .await
+}
+
+/// The same over a way to the server that somebody else has made.
+pub async fn over(
+    way: UnixStream,
+    channel: Channel,
+    node: &muster_model::NodeId,
+    token: &str,
+) -> io::Result<Box<dyn Connection>> {
+    in_time(upgrade(way, LOCALHOST, channel, node, token)).await
+}
+
+async fn in_time(
+    connecting: impl Future<Output = io::Result<Box<dyn Connection>>>,
+) -> io::Result<Box<dyn Connection>> {
     tokio::time::timeout(DEADLINE, connecting)
         .await
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the server did not answer"))?

@@ -3,7 +3,7 @@
 //! All of it was made elsewhere and is checked here. A message about a task that is not known is answered with what
 //! lets the server go on; a message that makes no sense changes nothing.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use jiff::Timestamp;
 use muster_link::message::{Hello, Launch, PROTOCOL, Prepare, ToAgent, ToServer};
@@ -63,7 +63,7 @@ impl Service {
             ToAgent::Stop { task, grace_ms } => self.on_stop(&task, grace_ms),
             ToAgent::Forget { task, continues } => self.on_forget(&task, continues),
             ToAgent::Remove { job } => self.on_remove(&job),
-            ToAgent::Upgrade { path } => return on_upgrade(path.into()),
+            ToAgent::Upgrade { path } => return on_upgrade(&self.options.dir, Path::new(&path)),
             ToAgent::Shutdown => return self.on_shutdown(),
             // An older server: it need not be told again.
             ToAgent::Unsupported { what } if what == "metrics" => self.sampling.end(),
@@ -155,7 +155,9 @@ impl Service {
     }
 }
 
-fn on_upgrade(path: PathBuf) -> Option<End> {
+/// A relative path begins where this agent's directory is: the server does not know where a node has its home.
+fn on_upgrade(dir: &Path, path: &Path) -> Option<End> {
+    let path = dir.parent().unwrap_or(dir).join(path);
     if !path.is_absolute() || !path.is_file() {
         tracing::error!(path = %path.display(), "this is no binary to upgrade to");
         return None;
