@@ -1,15 +1,17 @@
-//! `muster agent --home H`: this machine's agent, started by the local engine.
+//! `muster agent --home H`: this machine's agent, started by the local engine; `muster agent --carried DIR --node N`: the agent of
+//! a machine that is reached by SSH, started there by `muster carry`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use muster_agent::Options;
 use muster_agent::tree::{Kill, Preference, Tree};
+use muster_agent::{Network, Options};
 use muster_api::client::build;
 use muster_cli::Trees;
 use muster_engine::local;
+use muster_engine::ssh::carry;
 use muster_link::dial::Server;
 use muster_link::unix;
 
@@ -52,6 +54,30 @@ pub fn trees() -> Trees {
 }
 
 fn options(words: &[OsString]) -> anyhow::Result<Options> {
+    let mut options = match crate::option(words, "--carried") {
+        Some(dir) => carried(dir.into(), words)?,
+        None => local(words)?,
+    };
+    options.orphan_exit = Some(muster_agent::LOCAL_ORPHAN_EXIT);
+    options.version = crate::version();
+    Ok(options)
+}
+
+/// An agent that is called upon. Who has the machine may say in `config.toml`, beside its directory, what it offers.
+fn carried(dir: PathBuf, words: &[OsString]) -> anyhow::Result<Options> {
+    let node = crate::option(words, "--node").context("--node is missing")?;
+    let node = node.to_str().context("--node is no name")?.parse()?;
+    let config = Config::load(dir.parent().unwrap_or(&dir))?;
+    let (token_file, address) = (local::Local::token_file(&dir), carry::address_file(&dir));
+    let exe = "/proc/self/exe".into();
+    let mut options = Options::new(dir.clone(), node, Server::Carried(dir), token_file, exe);
+    offer(&mut options, &config)?;
+    options.network = config.local.network().unwrap_or(Network::Named(address));
+    options.build = carry::build()?;
+    Ok(options)
+}
+
+fn local(words: &[OsString]) -> anyhow::Result<Options> {
     let home = PathBuf::from(crate::option(words, "--home").context("--home is missing")?);
     let config = Config::load(&home)?;
     let socket = unix::socket_path(&home.join("server.sock"))?;
@@ -62,15 +88,19 @@ fn options(words: &[OsString]) -> anyhow::Result<Options> {
     let token_file = local::Local::token_file(&dir);
     // The link in /proc leads to this very binary, also when the file was replaced or deleted meanwhile.
     let mut options = Options::new(dir, local::NODE.parse()?, server, token_file, "/proc/self/exe".into());
+    offer(&mut options, &config)?;
+    options.network = config.local.network().unwrap_or_default();
+    options.build = build::of_current_exe()?;
+    Ok(options)
+}
+
+/// What the configuration says of the machine.
+fn offer(options: &mut Options, config: &Config) -> anyhow::Result<()> {
     options.devices = config.local.devices()?;
     options.cpu_millis = config.local.cpu_millis();
     options.memory_bytes = config.local.memory_bytes()?;
     options.slots = config.local.slots;
     options.tree = config.local.tree_kill()?;
-    options.network = config.local.network();
     options.measure_every = config.local.measure_every()?;
-    options.orphan_exit = Some(muster_agent::LOCAL_ORPHAN_EXIT);
-    options.build = build::of_current_exe()?;
-    options.version = crate::version();
-    Ok(options)
+    Ok(())
 }

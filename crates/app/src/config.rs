@@ -205,10 +205,10 @@ impl Local {
         self.devices.iter().map(|text| text.parse().context("local.devices")).collect()
     }
 
-    /// The addresses of tasks.
-    pub fn network(&self) -> Network {
+    /// The addresses of tasks, where they were chosen.
+    pub fn network(&self) -> Option<Network> {
         // Every word that is no other choice is an interface's name: which there are, the node knows.
-        self.network.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
+        self.network.as_deref().and_then(|text| text.parse().ok())
     }
 
     /// How often is measured while tasks run.

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
                 _ => ExitCode::from(2),
             }
         }
+        Some(word) if word == "carry" => muster_engine::ssh::carry::run(&words.collect::<Vec<_>>()),
         Some(word) if word == "inside" => inside::run(&words.collect::<Vec<_>>()),
         _ => {
             let hooks = Hooks {

@@ -9,7 +9,9 @@ use anyhow::Context;
 use muster_api::client::build;
 use muster_cli::ServerOptions;
 use muster_engine::local::{self, Local};
+use muster_engine::ssh::{self, Ssh};
 use muster_engine::{AgentBinary, Engine};
+use muster_link::unix;
 use muster_server::{Engines, Listen, Options};
 
 use crate::config::Config;
@@ -43,7 +45,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         idle_exit,
-        engines: engines(&home),
+        engines: engines(&home)?,
         build: build::of_current_exe()?,
         version: crate::version(),
         owner: owner(),
@@ -56,14 +58,26 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
 }
 
 /// Every engine there is; a new one is one more line.
-fn engines(home: &Path) -> Engines {
+fn engines(home: &Path) -> anyhow::Result<Engines> {
     let local: Arc<dyn Engine> = Arc::new(Local::new(local::Options {
         dir: crate::agent::dir(home),
         exe: "/proc/self/exe".into(),
         arguments: vec!["agent".into(), "--home".into(), home.to_string_lossy().into_owned()],
         binary,
     }));
-    Engines::new(vec![local])
+    let ssh: Arc<dyn Engine> = Arc::new(Ssh::new(ssh_options(home)?));
+    Ok(Engines::new(vec![local, ssh]))
+}
+
+/// Machines get the binary that runs here, whatever has become of its file; those of another kind one that lies beside it.
+fn ssh_options(home: &Path) -> anyhow::Result<ssh::Options> {
+    let exe = std::env::current_exe()?;
+    let beside = exe.parent().unwrap_or(home).to_owned();
+    let socket = unix::socket_path(&home.join("server.sock")).context("the data directory")?;
+    let short = socket.as_path().to_owned();
+    // A long path is reached through an open directory, which must stay open for as long as the server runs.
+    std::mem::forget(socket);
+    Ok(ssh::Options::new(home.join("ssh"), short, "/proc/self/exe".into(), beside))
 }
 
 /// The file of this binary, as long as it is the one that runs.

@@ -8,6 +8,7 @@
 
 pub mod conformance;
 pub mod local;
+pub mod ssh;
 
 use std::net::IpAddr;
 use std::path::PathBuf;

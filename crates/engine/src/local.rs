@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Local {
     }
 
     /// Where the agent finds its token.
-    pub fn token_file(dir: &std::path::Path) -> PathBuf {
+    pub fn token_file(dir: &Path) -> PathBuf {
         dir.join("token")
     }
 
@@ -89,42 +89,50 @@ impl Local {
             .map(drop)
     }
 
-    /// The agent holds a lock on its directory for as long as it lives, so nobody has to trust a process id.
     fn is_running(&self) -> io::Result<bool> {
-        let lock = match File::open(self.options.dir.join("agent.lock")) {
-            Ok(lock) => lock,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(false),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-            Err(errno) => Err(errno.into()),
-        }
+        is_agent_running(&self.options.dir)
     }
 
     fn stop_blocking(&self) -> io::Result<()> {
-        if !self.is_running()? {
-            return Ok(());
-        }
-        let lock = File::open(self.options.dir.join("agent.lock"))?;
-        let record: serde_json::Value =
-            serde_json::from_slice(&fs::read(self.options.dir.join("agent.json"))?)?;
-        let pid =
-            record["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
-        if let Some(pid) = pid {
-            match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        // The lock is free when the agent is gone: an event, not a poll.
-        Ok(rustix::fs::flock(&lock, FlockOperation::LockShared)?)
+        stop_agent(&self.options.dir)
     }
 }
 
+/// Whether an agent serves from this directory. It holds a lock there for as long as it lives, so nobody has to trust a
+/// process id.
+pub(crate) fn is_agent_running(dir: &Path) -> io::Result<bool> {
+    let lock = match File::open(dir.join("agent.lock")) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Ends the agent of this directory, and waits until it is gone.
+pub(crate) fn stop_agent(dir: &Path) -> io::Result<()> {
+    if !is_agent_running(dir)? {
+        return Ok(());
+    }
+    let lock = File::open(dir.join("agent.lock"))?;
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("agent.json"))?)?;
+    let pid = record["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
+    if let Some(pid) = pid {
+        match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    // The lock is free when the agent is gone: an event, not a poll.
+    Ok(rustix::fs::flock(&lock, FlockOperation::LockShared)?)
+}
+
 /// Replaces a file that only its user may read.
-fn write_private(path: &std::path::Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(text.as_bytes())?;

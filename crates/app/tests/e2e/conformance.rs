@@ -1,81 +1,14 @@
 //! The suite that every engine passes, on the local engine with the real binary.
 
-use std::sync::{Arc, Mutex};
-
 use async_trait::async_trait;
 use muster_engine::conformance::{self, Home as Suite};
 use muster_engine::local::{Local, Options};
-use muster_link::message::{Keep, PROTOCOL, ToAgent, ToServer};
-use muster_link::session::{self, Side};
-use muster_link::{control, websocket};
 use muster_model::NodeId;
 use muster_testkit::{is_alive, kill, wait_for};
-use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+use tokio::net::UnixListener;
 
+use crate::gate::{Gate, TOKEN};
 use crate::home;
-
-const TOKEN: &str = "the token of this test";
-
-/// Where agents dial home to: takes their connections and hears who they are.
-struct Gate {
-    hellos: mpsc::Receiver<(NodeId, u32)>,
-    _doorman: JoinSet<()>,
-}
-
-impl Gate {
-    fn open(listener: UnixListener) -> Self {
-        let (sender, hellos) = mpsc::channel(16);
-        let mut doorman = JoinSet::new();
-        doorman.spawn(async move {
-            let mut visitors = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                visitors.spawn(welcome(stream, sender.clone()));
-            }
-        });
-        Self { hellos, _doorman: doorman }
-    }
-}
-
-/// Stays with an agent for as long as it does.
-async fn welcome(stream: UnixStream, hellos: mpsc::Sender<(NodeId, u32)>) {
-    let asked = Arc::new(Mutex::new((String::new(), String::new())));
-    let noted = asked.clone();
-    let callback = move |request: &Request, response: Response| {
-        let shown = request.headers().get("authorization").and_then(|value| value.to_str().ok());
-        *noted.lock().expect("nobody panics with it") =
-            (request.uri().to_string(), shown.unwrap_or_default().to_owned());
-        Ok(response)
-    };
-    let Ok(socket) = tokio_tungstenite::accept_hdr_async(stream, callback).await else { return };
-    let (uri, shown) = asked.lock().expect("nobody panics with it").clone();
-    assert_eq!(shown, format!("Bearer {TOKEN}"));
-    let (_opener, mut incoming, driver) = session::start(websocket::client(socket), Side::Server);
-    let conversation = async {
-        if !uri.contains("channel=control") {
-            return std::future::pending().await;
-        }
-        let mut stream = BufReader::new(incoming.next().await.expect("the agent opens a stream"));
-        let Ok(Some(control::Received::Message(ToServer::Hello(hello)))) =
-            control::receive(&mut stream).await
-        else {
-            panic!("an agent says hello first");
-        };
-        control::send(&mut stream, &ToAgent::Welcome { protocol: PROTOCOL, keep: Keep::default() })
-            .await
-            .expect("it hears us");
-        stream.flush().await.expect("it hears us");
-        hellos.send((hello.node.clone(), hello.pid)).await.expect("the test listens");
-        while let Ok(Some(_)) = control::receive::<ToServer>(&mut stream).await {}
-    };
-    tokio::select! {
-        () = conversation => {}
-        _ = driver => {}
-    }
-}
 
 #[async_trait]
 impl Suite for Gate {
@@ -85,11 +18,11 @@ impl Suite for Gate {
 
     async fn next_hello(&mut self, node: &NodeId) -> u32 {
         loop {
-            let (said, pid) = self.hellos.recv().await.expect("the gate is open");
-            assert_eq!(said, *node);
+            let hello = self.hellos.recv().await.expect("the gate is open");
+            assert_eq!(hello.node, *node);
             // One that was killed may have dialled twice before.
-            if is_alive(pid) {
-                return pid;
+            if is_alive(hello.pid) {
+                return hello.pid;
             }
         }
     }

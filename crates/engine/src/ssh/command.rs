@@ -1,0 +1,177 @@
+//! What is run: the OpenSSH client with its options, and the line that it runs on the machine.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::Options;
+use super::carry::{MARK, Words};
+use crate::{Error, Machine};
+
+/// What our word on the line means when it is not the binary that speaks.
+pub(super) const ABSENT: &str = "absent";
+pub(super) const SENT: &str = "sent";
+pub(super) const UNSENT: &str = "unsent";
+
+/// The client, ready to be started. It asks nobody anything and does nothing but what it is here for, whatever the user's
+/// configuration has for people who log in.
+pub(super) fn ssh(options: &Options, machine: &Machine, timeout: Duration, line: &str) -> Command {
+    let mut command = Command::new(&options.program);
+    let own = options.dir.join("known_hosts");
+    let known_hosts = format!("UserKnownHostsFile={} ~/.ssh/known_hosts ~/.ssh/known_hosts2", quoted(&own));
+    let connect = format!("ConnectTimeout={}", timeout.as_secs());
+    command.arg("-T").args(["-e", "none"]);
+    for option in [
+        "BatchMode=yes",
+        "StrictHostKeyChecking=accept-new",
+        "UpdateHostKeys=no",
+        "ServerAliveInterval=2",
+        "ServerAliveCountMax=3",
+        "ControlMaster=no",
+        "ControlPath=none",
+        "ClearAllForwardings=yes",
+        "ForwardAgent=no",
+        "ForwardX11=no",
+        "PermitLocalCommand=no",
+        "RemoteCommand=none",
+        "RequestTTY=no",
+        "LogLevel=INFO",
+        &connect,
+        &known_hosts,
+    ] {
+        command.args(["-o", option]);
+    }
+    if let Some(port) = machine.port {
+        command.args(["-p", &port.to_string()]);
+    }
+    if let Some(key) = &machine.key {
+        command.args([OsString::from("-i"), expanded(key)]).args(["-o", "IdentitiesOnly=yes"]);
+    }
+    command.arg("--").arg(&machine.destination).arg(line);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    // The terminal's interrupts are for the server, which knows how to end.
+    command.process_group(0);
+    command
+}
+
+/// What the client would only mutter about.
+pub(super) fn check(machine: &Machine) -> Result<(), Error> {
+    let Some(key) = &machine.key else { return Ok(()) };
+    match std::fs::File::open(expanded(key)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let (key, destination) = (key.display(), &machine.destination);
+            Err(Error::terminal(format!(
+                "{destination}: its key {key} cannot be read where the server runs ({error})"
+            )))
+        }
+    }
+}
+
+/// A file's name within an option: its words are separated by spaces, and `%` begins what is put in.
+fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.to_string_lossy().replace('%', "%%"))
+}
+
+/// The client looks for a key in the directory where it was started, unless told.
+fn expanded(key: &Path) -> OsString {
+    let below_home = key.strip_prefix("~").ok();
+    let home = std::env::var_os("HOME");
+    match (below_home, home) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest).into_os_string(),
+        _ => key.as_os_str().to_owned(),
+    }
+}
+
+/// Runs the binary of this name on the machine; where it is not, says so and takes it from its input. Any login shell
+/// must be able to read it, and `sh` alone must be enough: so it is one line, and has no quotes, backslashes or exclamation
+/// marks within.
+///
+/// The directory below `/var/tmp` is for homes that cannot be written to, and is used only if it is the user's own.
+pub(super) fn carry(hash: &str, words: &Words) -> String {
+    let words = words.to_line();
+    let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
+    let run = format!(
+        "{places}; b=\"$d/bin/muster-{hash}\"; test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; done"
+    );
+    let absent = format!("echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"");
+    format!("exec sh -c '{run}; {absent}; {}'", receive(hash))
+}
+
+/// Like [`carry`], by any binary that is there: the agent may have been started by another.
+pub(super) fn stop(words: &Words) -> String {
+    let words = words.to_line();
+    let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
+    let any =
+        format!("for b in \"$d\"/bin/muster-*; do test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; done");
+    format!("exec sh -c '{places}; {any}; done; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
+}
+
+/// The directories that hold a user's binaries and agents, the better one first.
+const OWN_PLACES: &str = "for d in \"$HOME/.muster\" \"/var/tmp/muster-$(id -u)\"";
+
+/// Reads the length on a line, writes what comes then to a new file, and gives it its name only when it is whole, so that neither a broken connection nor
+/// two who send at once leave half of one. A place where files cannot be executed is none.
+fn receive(hash: &str) -> String {
+    let find = format!(
+        "read -r n || exit 1; {OWN_PLACES}; do test -h \"$d\" && continue; mkdir -m 700 \"$d\" 2>/dev/null; mkdir -m 700 \"$d/bin\" 2>/dev/null; \
+         test -O \"$d/bin\" || continue; t=\"$d/bin/.new-$$\"; touch \"$t\" 2>/dev/null || continue; chmod 700 \"$t\"; \
+         test -x \"$t\" || {{ rm -f \"$t\"; continue; }}"
+    );
+    let write = format!(
+        "cat > \"$t\"; if test \"$(wc -c < \"$t\")\" -eq \"$n\"; then mv -f \"$t\" \"$d/bin/muster-{hash}\" && \
+         echo \"{MARK}{SENT}\" && exit 0; fi; rm -f \"$t\"; echo \"{MARK}{UNSENT} $d\"; exit 1"
+    );
+    format!("{find}; {write}; done; echo \"{MARK}{UNSENT} $HOME/.muster or /var/tmp\"; exit 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> Words {
+        let node = "node_gpu.h1".parse().unwrap();
+        Words { node, server: "0123456789abcdef".into(), job: super::super::carry::Job::Bulk, address: None }
+    }
+
+    #[test]
+    fn any_shell_can_read_the_line() {
+        for line in [carry("abc", &words()), stop(&words())] {
+            let inner = line.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
+            assert!(!inner.contains(['\'', '\\', '!', '\n', '`']), "{inner}");
+        }
+    }
+
+    #[test]
+    fn a_binary_that_is_not_there_is_taken_whole_or_not_at_all() {
+        let home = tempfile::tempdir().unwrap();
+        let run = |input: &[u8]| {
+            let mut command = std::process::Command::new("sh");
+            command.arg("-c").arg(carry("abc", &words())).env("HOME", home.path());
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            std::io::Write::write_all(&mut child.stdin.take().unwrap(), input).unwrap();
+            String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+        };
+        let cut = run(b"29\n#!/bin/sh");
+        assert!(cut.contains("muster-carry: absent Linux"), "{cut}");
+        assert!(cut.contains("muster-carry: unsent"), "{cut}");
+        let bin = home.path().join(".muster/bin");
+        assert_eq!(std::fs::read_dir(&bin).unwrap().count(), 0);
+        let whole = run(b"29\n#!/bin/sh\necho \"$@\" # script\n");
+        assert!(whole.contains("muster-carry: sent"), "{whole}");
+        let ran = run(b"");
+        assert!(ran.starts_with("carry ") && ran.contains("--node node_gpu.h1"), "{ran}");
+    }
+
+    #[test]
+    fn keys_below_the_home_are_found_from_anywhere() {
+        assert_eq!(expanded(Path::new("/k")), "/k");
+        let home = std::env::var("HOME").unwrap();
+        assert_eq!(expanded(Path::new("~/.ssh/k")), format!("{home}/.ssh/k").as_str());
+        assert_eq!(quoted(Path::new("/a b/%")), "\"/a b/%%\"");
+    }
+}
