@@ -8,6 +8,7 @@
 //! | `members` | the task itself | where each member is reached, by rank |
 //! | `known_hosts` | `ssh` | the key of every member, so that nobody is asked to trust it |
 //! | `bin/ssh`, `bin/scp`, … | the task's `PATH` | the same program as ever, with that `config` |
+//! | `bin/orted`, `bin/prted` | the same | the daemon of an MPI launcher, with the task's `tmp` for its files |
 
 use std::fs;
 use std::io::{self, Write};
@@ -26,6 +27,11 @@ const MEMBERS_FILE: &str = "members";
 pub const DOOR: &str = "muster:door";
 /// Programs that ask for a configuration with `-F`, and use it to reach hosts.
 const PROGRAMS: [&str; 3] = ["ssh", "scp", "sftp"];
+/// Daemons that MPI launchers start on members, and the variable that says where they keep their files. Below `/tmp` those of
+/// one machine share a directory, which they make at the same moment, and then some of them give up: tasks that share a
+/// machine need a place for each.
+const DAEMONS: [(&str, &str); 2] =
+    [("orted", "OMPI_MCA_orte_tmpdir_base"), ("prted", "PRTE_MCA_prte_tmpdir_base")];
 
 /// How members are reached, whoever they are. A peer may be a moment later than the command that calls it: hence the
 /// attempts, a second apart. What the user's own configuration has for all hosts (a way through another host, a shared
@@ -84,6 +90,10 @@ impl Gang {
         gang.write(MEMBERS_FILE, &members.collect::<String>(), 0o600)?;
         for program in PROGRAMS {
             gang.write(&format!("bin/{program}"), &gang.wrapper(program), 0o700)?;
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("tmp"))?;
+        for (program, variable) in DAEMONS {
+            gang.write(&format!("bin/{program}"), &gang.daemon(program, variable), 0o700)?;
         }
         Ok(gang)
     }
@@ -144,6 +154,22 @@ exec "$real" -F {config} "$@"
         )
     }
 
+    /// Likewise, with a place of the task's own for what it writes.
+    fn daemon(&self, program: &str, variable: &str) -> String {
+        let tmp = shell_word(&self.dir.join("tmp"));
+        format!(
+            r#"#!/bin/sh
+# Made by muster: {program}, with a directory of this task's own for its files.
+{NEXT_ON_PATH}
+real=$(next {program}) || {{
+  echo "{program}: not found on this machine; install the MPI of the task that starts it (Debian: apt-get install openmpi-bin)" >&2
+  exit 127
+}}
+{variable}={tmp} exec "$real" "$@"
+"#
+        )
+    }
+
     fn write(&self, name: &str, text: &str, mode: u32) -> io::Result<()> {
         let (path, new) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
         let mut options = fs::OpenOptions::new();
@@ -158,4 +184,31 @@ fn known_hosts(peers: &Peers) -> Result<String, Error> {
 
 fn shell_word(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_mpi_keeps_its_files_in_its_own_task() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, real) = (folder.path().join("it's ssh"), folder.path().join("real"));
+        fs::create_dir(&real).unwrap();
+        let peers = Peers { secret: "secret".into(), members: Vec::new() };
+        let gang = Gang::make(&dir, &peers, "somebody").unwrap();
+        for (program, variable) in DAEMONS {
+            let text = format!("#!/bin/sh\necho \"${variable} $1\"\n");
+            let mut options = fs::OpenOptions::new();
+            let file = options.write(true).create(true).truncate(true).mode(0o700).open(real.join(program));
+            file.unwrap().write_all(text.as_bytes()).unwrap();
+            let search = format!("{}:{}:/usr/bin:/bin", gang.bin().display(), real.display());
+            let done =
+                Command::new(gang.bin().join(program)).arg("-mca").env("PATH", search).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert_eq!(said.trim(), format!("{} -mca", dir.join("tmp").display()), "{program}");
+        }
+    }
 }

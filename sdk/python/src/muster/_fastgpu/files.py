@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .. import Session, _binary
@@ -22,18 +23,33 @@ EXCLUDED = (".ssh/", ".cache/", "__pycache__/", "wandb/run-*", ".eggs")
 LOOK_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class Copy:
+    """Files here, and where they are to be in a task."""
+
+    sources: tuple[str, ...]
+    target: str
+
+
 class Files(Shell):
     """The part of a task that has files."""
 
     def upload(self, local_fn: str, remote_fn: str = "", dont_overwrite: bool = False) -> None:
         """Copies a file or a directory to the task: into its home under its own name, or to `remote_fn`."""
+        self._send(self._copies(local_fn, remote_fn, dont_overwrite))
+
+    def _send(self, copies: list[Copy]) -> None:
+        for copy in copies:
+            _copy(self, [*copy.sources, f"{self._remote.name}:{copy.target}"])
+
+    def _copies(self, local_fn: str, remote_fn: str, dont_overwrite: bool) -> list[Copy]:
+        """What an upload comes to here: tasks of a job that are alike get the same, and then it is sent once."""
         if "*" in local_fn:
-            for found in sorted(glob.glob(local_fn)):  # noqa: PTH207 - it may be absolute
-                self.upload(found, remote_fn, dont_overwrite)
-            return
+            found = sorted(glob.glob(local_fn))  # noqa: PTH207 - it may be absolute
+            return [copy for one in found for copy in self._copies(one, remote_fn, dont_overwrite)]
         if "#" in local_fn:
             self.log("skipping %s: its name has a # in it", local_fn)
-            return
+            return []
         source = Path(local_fn).expanduser()
         assert source.exists(), f"there is no file {local_fn} to upload"
         target = remote_fn or source.resolve().name
@@ -41,21 +57,16 @@ class Files(Shell):
             self._check_parent(remote_fn)
         if dont_overwrite and self.exists(self._inside(target, source)):
             self.log("remote file %s exists, skipping", target)
-            return
+            return []
         self.log("uploading %s to %s", local_fn, target)
-        self._copy_to(source, target)
+        return self._copy_of(source, target)
 
-    def _copy_to(self, source: Path, target: str) -> None:
-        name = f"{self._remote.name}:{target}"
-        if source.is_dir() and not target.endswith("/") and self.isdir(target):
-            # Directories are merged, as they always were; `cp` alone would put one into the other.
-            words = [here(one) for one in sorted(source.iterdir())]
-            if not words:
-                return
-            name = f"{self._remote.name}:{target}/"
-        else:
-            words = [here(source)]
-        _copy(self, [*words, name])
+    def _copy_of(self, source: Path, target: str) -> list[Copy]:
+        if not source.is_dir() or target.endswith("/") or not self.isdir(target):
+            return [Copy((here(source),), target)]
+        # Directories are merged, as they always were; `cp` alone would put one into the other.
+        sources = tuple(here(one) for one in sorted(source.iterdir()))
+        return [Copy(sources, f"{target}/")] if sources else []
 
     def _inside(self, target: str, source: Path) -> str:
         return f"{target.rstrip('/')}/{source.name}" if target.endswith("/") or self.isdir(target) else target
@@ -113,7 +124,7 @@ class Files(Shell):
         target = remote_fn or source.resolve().name
         self.log("rsync %s to %s", local_fn, target)
         if shutil.which("rsync") is None or not self._test("command -v rsync >/dev/null"):
-            self._copy_to(source, target)
+            self._send(self._copy_of(source, target))
             return
         excluded = [*EXCLUDED, *([".git/"] if exclude_git else [])]
         transport = self._remote._transport

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
+from .. import _binary
 from .._job import Job as MusterJob
 from .fanout import fan_out
 from .generation import Generation
@@ -50,9 +51,15 @@ class Job:
         """Waits for the last command of every machine."""
         return self._fan_out(lambda task: task.join(ignore_errors))
 
-    def upload(self, *args: Any, **kwargs: Any) -> None:
-        """Copies files to every machine; see `Task.upload`."""
-        self._fan_out(lambda task: task.upload(*args, **kwargs))
+    def upload(self, local_fn: str, remote_fn: str = "", dont_overwrite: bool = False) -> None:
+        """Copies files to every machine; see `Task.upload`. What all of them get leaves here once."""
+        plans = self._fan_out(lambda task: task._copies(local_fn, remote_fn, dont_overwrite))
+        if len(self.tasks) > 1 and len(self.tasks) == self._remote.nodes and all(plan == plans[0] for plan in plans):
+            for copy in plans[0]:
+                words = ["cp", "--json", "--all", *copy.sources, f"{self._remote.id}:{copy.target}"]
+                _binary.call(words, environment=self._remote._transport.environment)
+            return
+        self._fan_out(lambda task: task._send(plans[self.tasks.index(task)]))
 
     def download(self, remote_fn: str, local_fn: str = "") -> None:
         """Copies files from every machine, into a folder with its name for each of several."""
