@@ -10,6 +10,7 @@ use muster_agent::device::Declared;
 use muster_agent::tree::Preference;
 use muster_cli::Setting;
 use muster_model::quantity::{parse_bytes, parse_duration};
+use muster_model::spec::Target;
 use serde::Deserialize;
 
 use crate::keep::Keep;
@@ -98,6 +99,12 @@ pub const SETTINGS: &[Setting] = &[
         example: "7d",
     },
     Setting { key: "keep.bundles", default: "20GB", meaning: "unpacked code, on each node", example: "5GB" },
+    Setting {
+        key: "fastgpu.machines",
+        default: "the only pool, or local",
+        meaning: "where fastgpu, ecluster and their Python packages take machines from: ssh/POOL or local",
+        example: "ssh/gpu",
+    },
 ];
 
 /// The whole file. Every part may be absent.
@@ -113,6 +120,17 @@ pub struct Config {
     /// What is kept of what is over.
     #[serde(default)]
     pub keep: Keep,
+    /// What commands of FastGPU do. The client reads it; here it is only checked.
+    #[serde(default)]
+    fastgpu: Fastgpu,
+}
+
+/// `[fastgpu]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fastgpu {
+    /// Where machines come from: `ssh/POOL` or `local`.
+    machines: Option<Target>,
 }
 
 /// `[server]`
@@ -169,6 +187,10 @@ impl Config {
             "local.cpus: must be more than nothing"
         );
         ensure!(config.local.slots != Some(0), "local.slots: must be more than nothing");
+        ensure!(
+            matches!(config.fastgpu.machines, None | Some(Target::Local | Target::Ssh(_))),
+            "fastgpu.machines: must be ssh/POOL or local"
+        );
         Ok(config)
     }
 }
@@ -249,6 +271,8 @@ mod tests {
             ("[local]\ncpus = -1", "local.cpus"),
             ("[local]\nslots = 0", "local.slots"),
             ("[keep]\nlogs_age = \"soon\"", "keep.logs_age"),
+            ("[fastgpu]\nmachines = \"gpu\"", "write local, ssh/POOL"),
+            ("[fastgpu]\nmachines = \"k8s/x\"", "fastgpu.machines"),
             ("[local]\nslot = 1", "slot"),
             ("[local", "TOML"),
         ] {

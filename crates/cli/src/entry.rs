@@ -14,6 +14,7 @@ use crate::command::{
     ssh_proxy, stop, submit, suspend, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
+use crate::face;
 use crate::terminal::{self, When};
 
 /// What this crate leaves to the binary it is a part of.
@@ -167,6 +168,9 @@ struct Words {
 /// Runs the command that the words name, the first of which is the program.
 pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
     let words: Vec<OsString> = words.collect();
+    if let Some((generation, words)) = face::called(&words) {
+        return face::fastgpu::main(generation, words);
+    }
     // Of a line that cannot be read it can only be guessed whether JSON was meant.
     let own = words.iter().take_while(|word| *word != "--");
     let guess = if own.clone().any(|word| word == "--json") { Format::Json } else { Format::Text };

@@ -11,6 +11,7 @@ mod display;
 mod duration;
 mod entry;
 mod error;
+mod face;
 mod follow;
 mod home;
 mod identity;

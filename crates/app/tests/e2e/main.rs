@@ -13,6 +13,7 @@ mod disk;
 mod docs;
 mod doctor;
 mod exec;
+mod fastgpu;
 mod files;
 mod frameworks;
 mod gang;

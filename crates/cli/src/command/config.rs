@@ -75,6 +75,11 @@ Examples:
     },
 }
 
+/// What the private server's config.toml says of a setting, if it says anything.
+pub(crate) fn setting(home: &Home, key: &str) -> Result<Option<String>, Error> {
+    edit::get(&read(home)?, key)
+}
+
 pub(crate) fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
     let home = Home::from_environment()?;
     match &args.action {

@@ -67,6 +67,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
+impl Args {
+    /// A copy with everything else as usual.
+    pub fn of(from: Vec<OsString>, to: OsString, all: bool) -> Self {
+        Self { from, to, all, force: false, recursive: false, json: false }
+    }
+}
+
 /// One copy over one connection: to a task, or from it.
 #[derive(Debug, Clone)]
 struct Leg {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use muster_ssh::client::Command;
 
-pub(super) use self::all::{Whom, run as run_in};
+pub(crate) use self::all::{Whom, run as run_in};
 use crate::call::{Caller, To};
 use crate::error::Error;
 use crate::quote;

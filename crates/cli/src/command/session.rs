@@ -1,6 +1,6 @@
 //! `muster session`: named shells in a task that keep their state between commands.
 
-mod attach;
+pub(crate) mod attach;
 mod list;
 mod output;
 mod run;

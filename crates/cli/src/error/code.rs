@@ -16,6 +16,8 @@ muster_api::model::catalogue! {
         BundleRefused = "bundle_refused" => "Look into the server's log; its disk may be failing.",
         /// The command itself failed in a way that it should not.
         ClientInternal = "client_internal" => "Report it, with the command line and the version (`muster version`).",
+        /// What was asked for is something that only a cloud has.
+        CloudOnly = "cloud_only" => "Do without it: hosts of a pool and this machine have no security groups, prices or images.",
         /// The shell of a session ended before the command did, or before it could begin.
         CommandLost = "command_lost" => "Open the session anew with --fresh; `muster session output` shows what the command wrote.",
         /// The session was given no command yet.
@@ -52,10 +54,14 @@ muster_api::model::catalogue! {
         JobFileUnreadable = "job_file_unreadable" => "Check the path and your rights to the file.",
         /// The job file cannot be written.
         JobFileUnwritable = "job_file_unwritable" => "Check your rights to the directory.",
+        /// Machines of this name exist, and are others than were asked for.
+        MachineMismatch = "machine_mismatch" => "Kill them, or use another name; `muster machine ls` shows what they are.",
         /// There is no machine of this name that is not over.
         MachineNotFound = "machine_not_found" => "`muster machine ls` lists them; `muster machine create NAME` makes one.",
         /// There is no place for muster's own folder.
         NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
+        /// The machines have no directory in common.
+        NoSharedDirectory = "no_shared_directory" => "Mount a volume on the hosts and name it: `muster pool add POOL --shared DIR`.",
         /// A directory was named where only a file will do.
         NotAFile = "not_a_file" => "Name a file, or a place for the directory with -o DEST.",
         /// Whoever read the output has gone; nothing is said, as nobody is there to read it.
@@ -125,7 +131,10 @@ impl Code {
             | Self::JobFileInvalid
             | Self::JobFileTooLarge
             | Self::JobFileUnreadable
+            | Self::CloudOnly
+            | Self::MachineMismatch
             | Self::MachineNotFound
+            | Self::NoSharedDirectory
             | Self::NoHome
             | Self::PortUnusable
             | Self::ServerAddressInvalid

@@ -35,7 +35,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 const NAMED: usize = 16;
 
 /// Where the command runs.
-pub(in crate::command) struct Whom {
+pub(crate) struct Whom {
     pub target: Target,
     pub all: bool,
     pub wait: bool,
@@ -56,7 +56,7 @@ impl Done {
     }
 }
 
-pub(in crate::command) async fn run(
+pub(crate) async fn run(
     caller: &Caller,
     whom: &Whom,
     command: &Command,

@@ -39,12 +39,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    attach(&args.which).await
+}
+
+/// From the terminal this command has to that of a session.
+pub(crate) async fn attach(which: &Which) -> Result<ExitCode, Error> {
     if !io::stdin().is_terminal() || !terminal::stdout_is_terminal() {
         let message = "only from a terminal can one sit down at another";
         return Err(Error::new(Code::Usage, message).hint("`muster session run` runs a command without one"));
     }
     let way = Session::open().await?;
-    let which = &args.which;
     let session =
         way.call(async |client| client.session(which.job(), &which.name, &which.query()).await).await?;
     let leave = match session.terminal {

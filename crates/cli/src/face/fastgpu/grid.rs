@@ -1,0 +1,39 @@
+//! Tables as the other tool draws them: columns between bars, a ruler after every row.
+
+use unicode_width::UnicodeWidthStr;
+
+/// A column: its heading, its least width, and whether it is pushed to the right.
+pub(super) struct Column {
+    pub heading: &'static str,
+    pub least: usize,
+    pub right: bool,
+}
+
+/// The whole table. The last column is not filled up, as nothing follows it.
+pub(super) fn draw(columns: &[Column], rows: &[Vec<String>]) -> String {
+    let width = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width());
+        cells.max().unwrap_or(0).max(columns[at].least).max(columns[at].heading.width())
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let ruler = "-".repeat(widths.iter().sum::<usize>() + 3 * columns.len().saturating_sub(1));
+    let line = |cells: Vec<&str>, is_heading: bool| {
+        let last = cells.len().saturating_sub(1);
+        let filled = cells.iter().enumerate().map(|(at, cell)| {
+            let gap = " ".repeat(widths[at].saturating_sub(cell.width()));
+            match at {
+                _ if at == last => (*cell).to_owned(),
+                _ if columns[at].right && !is_heading => format!("{gap}{cell}"),
+                _ => format!("{cell}{gap}"),
+            }
+        });
+        filled.collect::<Vec<_>>().join(" | ")
+    };
+    let headings = line(columns.iter().map(|column| column.heading).collect(), true);
+    let mut text = format!("{ruler}\n{headings}\n{ruler}\n");
+    for row in rows {
+        text.push_str(&line(row.iter().map(String::as_str).collect(), false));
+        text.push_str(&format!("\n{ruler}\n"));
+    }
+    text
+}

@@ -1,0 +1,143 @@
+//! `fastgpu ls`.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use muster_api::model::{State, Timestamp};
+
+use super::Generation;
+use super::grid::{Column, draw};
+use super::source;
+use crate::error::Error;
+use crate::machine::{self, Row};
+use crate::session::Session;
+use crate::terminal;
+
+/// The heading of what runs is what scripts look for; the others appear when there is something to say.
+const SECTIONS: [(&str, &[State]); 3] = [
+    ("Running Instances:", &[State::Running]),
+    ("Pending Instances:", &[State::Queued, State::Starting]),
+    ("Stopped Instances:", &[State::Stopping, State::Suspended]),
+];
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// All machines of the account, with their owner and id
+    #[arg(short, long)]
+    all: bool,
+}
+
+pub(super) async fn run(generation: Generation, args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let groups = machine::all(&session, &[]).await?;
+    let rows = machine::rows(&session, &groups).await?;
+    let region = match std::env::var("ALIYUN_DEFAULT_REGION") {
+        Ok(region) if !region.is_empty() => region,
+        _ => source::place(&session).await.map_or_else(|_| "local".to_owned(), |place| place.on),
+    };
+    let text = text(generation, &region, &rows, args.all, Timestamp::now());
+    terminal::to_stdout(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn text(generation: Generation, region: &str, rows: &[Row], all: bool, now: Timestamp) -> String {
+    let mut text = format!("{}\n", generation.region_line(region));
+    for (heading, states) in SECTIONS {
+        let shown: Vec<&Row> = rows.iter().filter(|row| states.contains(&row.state)).collect();
+        if !shown.is_empty() || heading == SECTIONS[0].0 {
+            text.push_str(&format!("{heading}\n{}", table(&shown, all, now)));
+        }
+    }
+    text
+}
+
+fn table(rows: &[&Row], all: bool, now: Timestamp) -> String {
+    let column = |heading, least| Column { heading, least, right: false };
+    let mut columns = vec![
+        column("Instance Name", 21),
+        Column { heading: "Age(hr)", least: 7, right: true },
+        column("Public IP", 14),
+        column("Private IP", 14),
+        column("GPU", 8),
+        column("Instance Type  ", 23),
+    ];
+    if all {
+        columns.extend([column("Key-Owner", 9), column("instance_id", 11)]);
+    }
+    let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row, all, now)).collect();
+    draw(&columns, &cells)
+}
+
+fn cells(row: &Row, all: bool, now: Timestamp) -> Vec<String> {
+    let hours = now.duration_since(row.submitted_at).as_secs_f64() / 3600.0;
+    let address = row.address.clone().unwrap_or_else(|| "-".into());
+    let kind = row.labels.get("instance_type").cloned().unwrap_or_else(|| "-".into());
+    let mut cells =
+        vec![row.name.clone(), format!("{:.1}", hours.max(0.0)), address.clone(), address, row.gpus(), kind];
+    if all {
+        cells.push(row.owner.clone());
+        cells.push(row.node.as_ref().map_or_else(|| "-".into(), ToString::to_string));
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use muster_api::model::JobId;
+
+    use super::*;
+
+    fn row(name: &str, state: State) -> Row {
+        let runs = state == State::Running;
+        Row {
+            name: format!("task0.{name}"),
+            group: name.into(),
+            rank: 0,
+            job: JobId::from_random(1),
+            state,
+            message: None,
+            on: "ssh/gpu".into(),
+            owner: "root".into(),
+            node: runs.then(|| "node_gpu.h1".parse().unwrap()),
+            address: runs.then(|| "192.168.50.75".into()),
+            devices: runs.then(|| ("V100".to_owned(), 8)).into_iter().collect(),
+            labels: BTreeMap::from([("instance_type".into(), "ecs.gn6v-c10g1.20xlarge".into())]),
+            submitted_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn shown(generation: Generation, states: &[(&str, State)], all: bool) -> String {
+        let rows: Vec<Row> = states.iter().map(|(name, state)| row(name, *state)).collect();
+        let now = Timestamp::UNIX_EPOCH + Duration::from_secs(63_720);
+        text(generation, "cn-beijing", &rows, all, now)
+    }
+
+    #[test]
+    fn the_list_is_that_of_the_documentation() {
+        insta::assert_snapshot!(shown(Generation::Fastgpu, &[("perseus-bert", State::Running)], false), @r"
+        region=cn-beijing
+        Running Instances:
+        ------------------------------------------------------------------------------------------------------
+        Instance Name         | Age(hr) | Public IP      | Private IP     | GPU      | Instance Type  
+        ------------------------------------------------------------------------------------------------------
+        task0.perseus-bert    |    17.7 | 192.168.50.75  | 192.168.50.75  | V100 x 8 | ecs.gn6v-c10g1.20xlarge
+        ------------------------------------------------------------------------------------------------------
+        ");
+    }
+
+    #[test]
+    fn all_machines_have_owner_and_id_and_those_that_do_not_run_are_listed_below() {
+        let states = [("a", State::Running), ("b", State::Suspended), ("c", State::Queued)];
+        insta::assert_snapshot!(shown(Generation::Ecluster, &states, true));
+    }
+
+    #[test]
+    fn without_machines_there_is_an_empty_table() {
+        let text = shown(Generation::Ecluster, &[], false);
+        assert!(text.starts_with("In Region cn-beijing\nRunning Instances:\n---"), "{text}");
+        assert_eq!(text.lines().count(), 5);
+    }
+}

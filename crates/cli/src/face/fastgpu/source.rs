@@ -1,0 +1,63 @@
+//! Where machines come from: what somebody has said, else what there is only one of.
+
+use std::env;
+
+use muster_api::model::spec::Target;
+
+use crate::command::config;
+use crate::error::{Code, Error};
+use crate::session::Session;
+
+/// The variable that names the place.
+const VARIABLE: &str = "MUSTER_MACHINES";
+/// The setting that does.
+const SETTING: &str = "fastgpu.machines";
+
+/// A place, and why it is that.
+pub(super) struct Place {
+    /// As a job's `on` has it.
+    pub on: String,
+    pub why: String,
+}
+
+/// The place that machines are made on.
+pub(super) async fn place(session: &Session) -> Result<Place, Error> {
+    if let Some(on) = env::var(VARIABLE).ok().filter(|on| !on.is_empty()) {
+        return said(on, VARIABLE);
+    }
+    if let Some(home) = session.home()
+        && let Some(on) = config::setting(home, SETTING)?
+    {
+        return said(on, SETTING);
+    }
+    let pools = pools(session).await?;
+    match pools.as_slice() {
+        [] => Ok(Place { on: "local".into(), why: "there is no pool of hosts".into() }),
+        [one] => Ok(Place { on: format!("ssh/{}", one.name), why: "the only pool".into() }),
+        several => {
+            let names: Vec<&str> = several.iter().map(|pool| pool.name.as_str()).collect();
+            let message = format!("there are several pools of hosts: {}", names.join(", "));
+            Err(Error::new(Code::Usage, message)
+                .hint(format!("say which: export {VARIABLE}=ssh/{}", names[0])))
+        }
+    }
+}
+
+fn said(on: String, by: &str) -> Result<Place, Error> {
+    match on.parse::<Target>() {
+        Ok(_) => Ok(Place { on, why: format!("{by} says so") }),
+        Err(reason) => Err(Error::new(Code::Usage, format!("{by}: {reason}"))),
+    }
+}
+
+/// A pool, as far as is of interest here.
+pub(super) struct Pool {
+    pub name: String,
+    /// The directory that its hosts share.
+    pub shared: Option<String>,
+}
+
+/// The pools there are.
+pub(super) async fn pools(_session: &Session) -> Result<Vec<Pool>, Error> {
+    Ok(Vec::new())
+}
