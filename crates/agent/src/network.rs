@@ -30,7 +30,8 @@ pub enum Network {
     Host,
     /// That of the interface with this name.
     Interface(String),
-    /// That which this file names: the address at which the node is known to be reached. Where it names none, as `Host`.
+    /// That which this file names: the address at which the node is known to be reached. Where it names none, as `Host`, if that
+    /// can be.
     Named(PathBuf),
 }
 
@@ -79,7 +80,8 @@ impl Network {
                 let named = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
                 match named {
                     Some(ip) => known(&interfaces()?, ip, way_out()).map(Some),
-                    None => Network::Host.place(),
+                    // A machine that is its own server may have no other network than the one within.
+                    None => Network::Host.place().or(Ok(None)),
                 }
             }
         }

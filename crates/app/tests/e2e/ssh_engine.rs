@@ -1,7 +1,7 @@
 //! The ssh engine on machines with a real sshd: the suite that every engine passes, and what can go wrong on the way.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use muster_engine::conformance::{self, Home as Suite};
@@ -294,5 +294,36 @@ fn servers_do_not_disturb_each_other_and_each_brings_its_own_build() {
         assert_eq!((changed.pid, changed.build), (one.pid, build(&first)));
         assert_eq!(changed.incarnation, one.incarnation);
         first.engine.stop(&node(host)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_machine_that_vanishes_is_noticed_soon_and_found_again_as_it_was() {
+    let (hosts, runtime) = (Hosts::start(1), runtime());
+    let host = hosts.host(0);
+    let mut office = Office::open(&runtime, &muster());
+    office.adopt(&hosts, Account::Root);
+    runtime.block_on(async {
+        office.start(host).await.unwrap();
+        let first = office.hello().await;
+        host.cut();
+        let since = Instant::now();
+        office.is_gone(host).await;
+        let noticed = since.elapsed();
+        let limit = Duration::from_secs(15) - office.engine.capabilities().lost_after;
+        assert!(noticed < limit, "{noticed:?}");
+        let error = office.start(host).await.unwrap_err();
+        assert!(error.to_string().contains("cannot be reached"), "{error}");
+        assert_eq!(error.class, Class::Retryable);
+        host.join();
+        office.start(host).await.unwrap();
+        assert_eq!(office.hello().await.pid, first.pid);
+        wait_for("the old logins to end", || carries(host).len() == 2);
+        host.reboot();
+        office.is_gone(host).await;
+        office.start(host).await.unwrap();
+        let third = office.hello().await;
+        assert_eq!(third.incarnation, first.incarnation);
+        office.engine.stop(&node(host)).await.unwrap();
     });
 }

@@ -149,7 +149,7 @@ fn control(base: &Path, words: &Words) -> io::Result<()> {
     keep_binaries(&dir);
     // A disk that is full has what was written before, and the agent that runs has read it.
     let is_running = is_agent_running(&dir)?;
-    unless(is_running, write_private(&dir.join("token"), &token))?;
+    unless(is_running, write_private(&dir.join("token"), &token)).map_err(|error| named(&dir, &error))?;
     if let Some(address) = words.address.or_else(own_address) {
         unless(is_running, write_private(&address_file(&dir), &address.to_string()))?;
     }

@@ -16,20 +16,31 @@ pub(super) const ABSENT: &str = "absent";
 pub(super) const SENT: &str = "sent";
 pub(super) const UNSENT: &str = "unsent";
 
+/// For how long the client waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Until the machine is reached.
+    pub(super) reach: Duration,
+    /// Many bytes go over the login. On a slow way they are before the sign of life that the client asks for, so it is
+    /// given longer; a machine that vanished is noticed by the other login.
+    pub(super) is_bulk: bool,
+}
+
 /// The client, ready to be started. It asks nobody anything and does nothing but what it is here for, whatever the user's
 /// configuration has for people who log in.
-pub(super) fn ssh(options: &Options, machine: &Machine, timeout: Duration, line: &str) -> Command {
+pub(super) fn ssh(options: &Options, machine: &Machine, patience: Patience, line: &str) -> Command {
     let mut command = Command::new(&options.program);
     let own = options.dir.join("known_hosts");
     let known_hosts = format!("UserKnownHostsFile={} ~/.ssh/known_hosts ~/.ssh/known_hosts2", quoted(&own));
-    let connect = format!("ConnectTimeout={}", timeout.as_secs());
+    let connect = format!("ConnectTimeout={}", patience.reach.as_secs());
+    let (interval, count) = if patience.is_bulk { (5, 4) } else { (2, 3) };
+    let (interval, count) =
+        (format!("ServerAliveInterval={interval}"), format!("ServerAliveCountMax={count}"));
     command.arg("-T").args(["-e", "none"]);
     for option in [
         "BatchMode=yes",
         "StrictHostKeyChecking=accept-new",
         "UpdateHostKeys=no",
-        "ServerAliveInterval=2",
-        "ServerAliveCountMax=3",
         "ControlMaster=no",
         "ControlPath=none",
         "ClearAllForwardings=yes",
@@ -40,6 +51,8 @@ pub(super) fn ssh(options: &Options, machine: &Machine, timeout: Duration, line:
         "RequestTTY=no",
         "LogLevel=INFO",
         &connect,
+        &interval,
+        &count,
         &known_hosts,
     ] {
         command.args(["-o", option]);
@@ -52,6 +65,8 @@ pub(super) fn ssh(options: &Options, machine: &Machine, timeout: Duration, line:
     }
     command.arg("--").arg(&machine.destination).arg(line);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    // A jump host's client does not know that nobody is there to answer.
+    command.env("SSH_ASKPASS", "/bin/false").env("SSH_ASKPASS_REQUIRE", "force");
     // The terminal's interrupts are for the server, which knows how to end.
     command.process_group(0);
     command
@@ -86,9 +101,8 @@ fn expanded(key: &Path) -> OsString {
     }
 }
 
-/// Runs the binary of this name on the machine; where it is not, says so and takes it from its input. Any login shell
-/// must be able to read it, and `sh` alone must be enough: so it is one line, and has no quotes, backslashes or exclamation
-/// marks within.
+/// Runs the binary of this name on the machine; where it is not, says so. Any login shell must be able to read it, and `sh`
+/// alone must be enough: so it is one line, and has no quotes, backslashes or exclamation marks within.
 ///
 /// The directory below `/var/tmp` is for homes that cannot be written to, and is used only if it is the user's own.
 pub(super) fn carry(hash: &str, words: &Words) -> String {
@@ -97,8 +111,7 @@ pub(super) fn carry(hash: &str, words: &Words) -> String {
     let run = format!(
         "{places}; b=\"$d/bin/muster-{hash}\"; test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; done"
     );
-    let absent = format!("echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"");
-    format!("exec sh -c '{run}; {absent}; {}'", receive(hash))
+    format!("exec sh -c '{run}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
 }
 
 /// Like [`carry`], by any binary that is there: the agent may have been started by another.
@@ -113,9 +126,9 @@ pub(super) fn stop(words: &Words) -> String {
 /// The directories that hold a user's binaries and agents, the better one first.
 const OWN_PLACES: &str = "for d in \"$HOME/.muster\" \"/var/tmp/muster-$(id -u)\"";
 
-/// Reads the length on a line, writes what comes then to a new file, and gives it its name only when it is whole, so that neither a broken connection nor
+/// Takes the binary from the input: reads its length on a line, writes what comes then to a new file, and gives it its name only when it is whole, so that neither a broken connection nor
 /// two who send at once leave half of one. A place where files cannot be executed is none.
-fn receive(hash: &str) -> String {
+pub(super) fn receive(hash: &str) -> String {
     let find = format!(
         "read -r n || exit 1; {OWN_PLACES}; do test -h \"$d\" && continue; mkdir -m 700 \"$d\" 2>/dev/null; mkdir -m 700 \"$d/bin\" 2>/dev/null; \
          test -O \"$d/bin\" || continue; t=\"$d/bin/.new-$$\"; touch \"$t\" 2>/dev/null || continue; chmod 700 \"$t\"; \
@@ -125,7 +138,7 @@ fn receive(hash: &str) -> String {
         "cat > \"$t\"; if test \"$(wc -c < \"$t\")\" -eq \"$n\"; then mv -f \"$t\" \"$d/bin/muster-{hash}\" && \
          echo \"{MARK}{SENT}\" && exit 0; fi; rm -f \"$t\"; echo \"{MARK}{UNSENT} $d\"; exit 1"
     );
-    format!("{find}; {write}; done; echo \"{MARK}{UNSENT} $HOME/.muster or /var/tmp\"; exit 1")
+    format!("exec sh -c '{find}; {write}; done; echo \"{MARK}{UNSENT} $HOME/.muster or /var/tmp\"; exit 1'")
 }
 
 #[cfg(test)]
@@ -139,7 +152,7 @@ mod tests {
 
     #[test]
     fn any_shell_can_read_the_line() {
-        for line in [carry("abc", &words()), stop(&words())] {
+        for line in [carry("abc", &words()), receive("abc"), stop(&words())] {
             let inner = line.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
             assert!(!inner.contains(['\'', '\\', '!', '\n', '`']), "{inner}");
         }
@@ -148,22 +161,23 @@ mod tests {
     #[test]
     fn a_binary_that_is_not_there_is_taken_whole_or_not_at_all() {
         let home = tempfile::tempdir().unwrap();
-        let run = |input: &[u8]| {
+        let run = |line: String, input: &[u8]| {
             let mut command = std::process::Command::new("sh");
-            command.arg("-c").arg(carry("abc", &words())).env("HOME", home.path());
+            command.arg("-c").arg(line).env("HOME", home.path());
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             std::io::Write::write_all(&mut child.stdin.take().unwrap(), input).unwrap();
             String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
         };
-        let cut = run(b"29\n#!/bin/sh");
-        assert!(cut.contains("muster-carry: absent Linux"), "{cut}");
+        let absent = run(carry("abc", &words()), b"");
+        assert!(absent.contains("muster-carry: absent Linux"), "{absent}");
+        let cut = run(receive("abc"), b"29\n#!/bin/sh");
         assert!(cut.contains("muster-carry: unsent"), "{cut}");
         let bin = home.path().join(".muster/bin");
         assert_eq!(std::fs::read_dir(&bin).unwrap().count(), 0);
-        let whole = run(b"29\n#!/bin/sh\necho \"$@\" # script\n");
+        let whole = run(receive("abc"), b"29\n#!/bin/sh\necho \"$@\" # script\n");
         assert!(whole.contains("muster-carry: sent"), "{whole}");
-        let ran = run(b"");
+        let ran = run(carry("abc", &words()), b"");
         assert!(ran.starts_with("carry ") && ran.contains("--node node_gpu.h1"), "{ran}");
     }
 

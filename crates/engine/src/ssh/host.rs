@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::Options;
 use super::binary::Binary;
 use super::carry::{Job, Words};
-use super::command;
+use super::command::{self, Patience};
 use super::login::{Login, Word};
 use crate::{Class, Error, Machine};
 
@@ -215,7 +215,10 @@ async fn keep_bulk(way: Way, mut carried: watch::Receiver<bool>, first: oneshot:
                 pause = FIRST_PAUSE;
                 // Nobody waits any more if it took long.
                 let _ = first.map(|first| first.send(()));
-                login.carry(server).await;
+                tokio::select! {
+                    () = login.carry(server) => {}
+                    () = carried_anew(&mut carried) => {}
+                }
             }
             Err(error) => {
                 tracing::warn!(node = %way.machine.node, %error, source = ?error.source, "the second login failed")
@@ -223,6 +226,15 @@ async fn keep_bulk(way: Way, mut carried: watch::Receiver<bool>, first: oneshot:
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Ends when the other login was lost and made again. What broke it has most likely broken this one as well, and this one's
+/// client would take longer to notice.
+async fn carried_anew(carried: &mut watch::Receiver<bool>) {
+    let lost = carried.wait_for(|carried| !*carried).await.is_ok();
+    if !lost || carried.wait_for(|carried| *carried).await.is_err() {
+        std::future::pending().await
     }
 }
 
@@ -237,7 +249,8 @@ impl Way {
     async fn control(&self, token: &str) -> Result<(Login, UnixStream), Error> {
         let (mut login, mut word) = self.ask(Job::Control).await?;
         if let Word::Absent { system, machine } = &word {
-            self.send(login, system, machine).await?;
+            drop(login);
+            self.send(system, machine).await?;
             (login, word) = self.ask(Job::Control).await?;
         }
         if word == Word::Asks {
@@ -269,17 +282,23 @@ impl Way {
             Job::Control | Job::Bulk => command::carry(prepared.binary.hash(), &words),
             Job::Stop => command::stop(&words),
         };
-        let mut command = command::ssh(&self.means.options, machine, self.reach, &line);
-        let mut login = Login::start(machine.clone(), &mut command)?;
+        let mut login = self.login(job == Job::Bulk, &line)?;
         let word = login.word().await?;
         Ok((login, word))
     }
 
+    fn login(&self, is_bulk: bool, line: &str) -> Result<Login, Error> {
+        let patience = Patience { reach: self.reach, is_bulk };
+        let mut command = command::ssh(&self.means.options, &self.machine, patience, line);
+        Login::start(self.machine.clone(), &mut command)
+    }
+
     /// Sends the binary that suits the machine.
-    async fn send(&self, mut login: Login, system: &str, machine: &str) -> Result<(), Error> {
+    async fn send(&self, system: &str, machine: &str) -> Result<(), Error> {
         let prepared = self.means.prepared().await?;
         let file = prepared.binary.suiting(&self.machine.destination, system, machine)?;
         tracing::info!(node = %self.machine.node, file = %file.display(), "the muster binary is sent");
+        let mut login = self.login(true, &command::receive(prepared.binary.hash()))?;
         login.send(&file).await?;
         match login.word().await? {
             Word::Sent => Ok(()),

@@ -124,7 +124,7 @@ impl Login {
             ASKS => Ok(Word::Asks),
             READY => Ok(Word::Ready),
             GONE => Ok(Word::Gone),
-            FAILED => Err(self.failure(rest.to_owned())),
+            FAILED => Err(Ended { code: Some(1), said: rest.to_owned() }.explain(&self.machine)),
             UNSENT => {
                 let error = self.explain().await;
                 let what = format!("{}; the muster binary could not be put into {rest}", error.what);
