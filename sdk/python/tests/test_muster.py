@@ -119,6 +119,28 @@ def test_sessions_keep_their_state_and_say_how_commands_ended(box: muster.Job) -
     assert slow.wait(check=False, timeout=30).exit_status == 130
 
 
+def test_what_is_followed_has_a_limit_too(box: muster.Job) -> None:
+    shell = box.session("silent")
+    seen: list[str] = []
+    with pytest.raises(muster.Timeout):
+        shell.run("echo begun; sleep 600", on_output=seen.append, timeout=0.5)
+    assert "".join(seen) == "begun\n"
+    shell.close()
+
+
+def test_machines_are_held_parked_and_renamed(client: muster.Client, work: Path) -> None:
+    machine = client.machine("held", labels={"team": "vision"})
+    assert machine.exec("echo $MUSTER_JOB_NAME").stdout == "held\n"
+    assert [job.id for job in client.jobs(kind="machine", label="team=vision")] == [machine.id]
+    machine.suspend()
+    machine._wait_for(frozenset({"suspended"}), 60)
+    machine.rename("kept")
+    machine.resume()
+    assert machine.wait_until_running(timeout=60).name == "kept"
+    machine.stop()
+    machine.wait(check=False, timeout=60)
+
+
 def test_a_shell_that_ends_is_an_error_and_not_a_hang(box: muster.Job) -> None:
     shell = box.session("ends")
     with pytest.raises(muster.CommandLost, match="status 4"):

@@ -85,6 +85,13 @@ class Client:
         seen = self._transport.call("POST", "/jobs", body=body)
         return Job(self._transport, seen["id"], seen)
 
+    def machine(self, name: str, *, nodes: int = 1, on: str = "local", labels: Mapping[str, str] | None = None) -> Job:
+        """Makes a machine, or a group of them: it runs nothing of its own, and is used through `exec`, `session` and
+        `upload` until it is stopped. `suspend` and `resume` park it and bring it back."""
+        spec = {"kind": "machine", "name": name, "nodes": nodes, "on": on, "labels": dict(labels or {})}
+        # On this machine a task has the environment of whoever asked for it, as with every job; hosts have their own.
+        return self.create(spec, environment=os.environ if on == "local" else None)
+
     def job(self, selector: str = "last") -> Job:
         """A job by its id, the beginning of it, its name, or `last`."""
         return Job(self._transport, selector)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import httpx
 
 from ._error import CommandFailed, CommandLost, Timeout
 from ._show import table
+from ._transport import SILENCE
 
 if TYPE_CHECKING:
     from . import _wire
@@ -55,11 +57,13 @@ class Session:
         on_output: Callable[[str], object] | None = None,
     ) -> Command:
         """Gives it a command and waits for its end; `on_output` gets what it writes, as it is written."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         started = self.start(command)
         if on_output is not None:
-            for text in started.follow():
+            for text in started.follow(timeout=timeout):
                 on_output(text)
-        return started.wait(check=check, timeout=timeout)
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        return started.wait(check=check, timeout=left)
 
     def commands(self) -> list[Command]:
         """The last hundred of them."""
@@ -139,22 +143,26 @@ class Command:
             raise CommandFailed(self.text, self.exit_status or 0, self.output)
         return self
 
-    def follow(self) -> Iterator[str]:
-        """What it writes, from the beginning to its end, as it is written."""
+    def follow(self, *, timeout: float | None = None) -> Iterator[str]:
+        """What it writes, from the beginning to its end, as it is written; `Timeout` if it goes on for longer."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         offset = 0
         while True:
             params = {"task": self.session.task, "offset": offset, "follow": True}
-            try:
-                for piece in self._transport.bytes_of(f"{self._path}/output", params):
+            silence = SILENCE if deadline is None else max(min(deadline - time.monotonic(), SILENCE), 0.01)
+            # A silence, or a server that restarts: on from where we were.
+            with contextlib.suppress(httpx.TransportError):
+                for piece in self._transport.bytes_of(f"{self._path}/output", params, silence):
                     offset += len(piece)
                     if text := decoder.decode(piece):
                         yield text
-            except httpx.TransportError:
-                # A silence, or a server that restarts: on from where we were.
-                pass
+                    if deadline is not None and time.monotonic() >= deadline:
+                        break
             if self.refresh().is_over and offset >= self._seen["output_bytes"]:
                 break
+            if deadline is not None and time.monotonic() >= deadline:
+                raise Timeout(f"`{self.text}`", timeout or 0)
         if text := decoder.decode(b"", final=True):
             yield text
 

@@ -70,7 +70,7 @@ class Shell:
         if non_blocking:
             return "nonblocking"
         if stream_output or show_realtime:
-            for piece in command.follow():
+            for piece in command.follow(timeout=max_wait_sec):
                 sys.stdout.write(piece)
                 sys.stdout.flush()
         self._finish(command, "****" if sanitized else text, ignore_errors, max_wait_sec)

@@ -17,6 +17,8 @@ from .settings import SETTINGS
 #: What of the arguments is kept with a group, as labels: it is what it is compared by when it is found again.
 COMPARED = ("instance_type", "image_name")
 KEPT = (*COMPARED, "image_type", "spot", "zone_id", "system_disk_size", "data_disk_size", "vpc_name")
+#: The states of a group that has not been released.
+ALIVE = "queued,starting,running,stopping,suspended"
 #: Whoever waits longer wants to know for what.
 QUIET_SECONDS = 5.0
 
@@ -65,10 +67,8 @@ def _setting(key: str) -> str | None:
 
 def find(name: str) -> MusterJob | None:
     """The group of this name that is not over."""
-    for job in SETTINGS.client().jobs(kind="machine", name=name):
-        if not job.is_over:
-            return job
-    return None
+    found = SETTINGS.client().jobs(kind="machine", name=name, state=ALIVE)
+    return found[0] if found else None
 
 
 def compare(job: MusterJob, num_tasks: int, wanted: Mapping[str, str], generation: Generation) -> None:
@@ -102,9 +102,7 @@ def make(name: str, num_tasks: int, labels: Mapping[str, str], generation: Gener
 
 
 def _create(name: str, num_tasks: int, labels: Mapping[str, str], on: str) -> MusterJob:
-    spec = {"kind": "machine", "name": name, "nodes": num_tasks, "on": on, "labels": dict(labels), "peers": True}
-    # On this machine a task has the environment of whoever asked for it, as with every job; hosts have their own.
-    job = SETTINGS.client().create(spec, environment=dict(os.environ) if on == "local" else None)
+    job = SETTINGS.client().machine(name, nodes=num_tasks, on=on, labels=labels)
     wait(job)
     return job
 
