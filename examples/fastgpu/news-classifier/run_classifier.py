@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import struct
+import sys
 import time
 from array import array
 from pathlib import Path
@@ -132,9 +133,15 @@ def train(args, peers):
                 if value:
                     weights[i] -= LEARNING_RATE * value / len(batch)
         if peers.rank == 0:
-            print(f"epoch {epoch}  loss {loss / len(training):.4f}", flush=True)
+            say(f"epoch {epoch}  loss {loss / len(training):.4f}")
     right = sum(best(probabilities(weights, len(labels), active)) == label for label, active in test)
     return labels, weights, right / len(test)
+
+
+def say(line):
+    """In one piece: mpirun mixes what the ranks write as it comes."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def best(chances):
@@ -153,7 +160,7 @@ def main():
     labels, weights, accuracy = train(args, Peers(rank, world, args.master))
     # Sums of the same numbers in the same order: equal to the last bit.
     digest = hashlib.sha256(weights.tobytes()).hexdigest()[:8]
-    print(f"rank {rank} of {world}: accuracy {accuracy:.3f}, parameters {digest}", flush=True)
+    say(f"rank {rank} of {world}: accuracy {accuracy:.3f}, parameters {digest}")
     if rank == 0:
         model = {"labels": labels, "buckets": BUCKETS, "weights": weights.tolist()}
         (Path(args.output_dir) / "model.json").write_text(json.dumps(model))

@@ -27,7 +27,7 @@ def test_the_example_trains_on_two_machines_and_again_on_the_same(
         assert done.returncode == 0, done.stdout + done.stderr
         outputs.append(done.stdout)
     ends = [re.findall(r"rank (\d) of 2: accuracy (\S+), parameters (\S+)", text) for text in outputs]
-    assert sorted(rank for rank, _, _ in ends[0]) == ["0", "1"]
+    assert sorted(rank for rank, _, _ in ends[0]) == ["0", "1"], outputs[0]
     assert len({parameters for end in ends for _, _, parameters in end}) == 1, "the same models, bit for bit"
     assert all(float(accuracy) > 0.9 for end in ends for _, accuracy, _ in end)
     assert "2 machines made" in outputs[0] and "2 machines taken" in outputs[1]

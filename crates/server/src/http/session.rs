@@ -79,21 +79,28 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Give a session a command, behind those that it has.
+/// Give a session a command, behind those that it has, and answer at once or when it is over.
 #[utoipa::path(post, path = "/api/v1/jobs/{job}/sessions/{name}/commands", tag = "sessions", operation_id = "run_command",
-    params(("job" = String, Path), ("name" = String, Path), SessionsQuery,
+    params(("job" = String, Path), ("name" = String, Path), CommandQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "Repeating a request with the same key gives the command once.")),
     request_body = RunCommand, responses((status = 201, body = SessionCommand), Always, OnJob, Reads, Takes, Conflicts))]
 pub(super) async fn run(
     State(shared): State<Arc<Shared>>,
     Segments((job, name)): Segments<(String, String)>,
-    Params(query): Params<SessionsQuery>,
+    Params(query): Params<CommandQuery>,
     headers: HeaderMap,
     Json(request): Json<RunCommand>,
 ) -> Result<Response, Failure> {
     let key = idempotency_key(&headers)?;
-    let asked = SessionAsk::Run { name, text: request.command, key };
-    Ok((StatusCode::CREATED, one_command(ask(&shared, job, query.task, asked).await?)?).into_response())
+    let asked = SessionAsk::Run { name: name.clone(), text: request.command, key };
+    let mut given = one_command(ask(&shared, job.clone(), query.task, asked).await?)?;
+    // Whoever runs one command after the other asks once for each, and not twice.
+    if let Some(seconds) = query.wait.filter(|_| !given.0.state.is_over()) {
+        let (number, wait_ms) = (given.0.number, u64::from(seconds) * 1000);
+        let asked = SessionAsk::Command { name, number, wait_ms };
+        given = one_command(ask(&shared, job, query.task, asked).await?)?;
+    }
+    Ok((StatusCode::CREATED, given).into_response())
 }
 
 /// List a session's last commands, up to 100.

@@ -41,11 +41,11 @@ class Session:
         """How it is: what runs, how many wait, and why it is over if it is."""
         return self._transport.get(self._path, {"task": self.task})
 
-    def start(self, command: Words) -> Command:
-        """Gives it a command and returns at once."""
+    def start(self, command: Words, *, wait: float | None = None) -> Command:
+        """Gives it a command and returns at once; with `wait`, when it is over or so many seconds have passed."""
         text = command if isinstance(command, str) else shlex.join(command)
-        body = {"command": text}
-        given = self._transport.call("POST", f"{self._path}/commands", params={"task": self.task}, body=body)
+        how = {"task": self.task, "wait": None if wait is None else min(WAIT, int(wait))}
+        given = self._transport.call("POST", f"{self._path}/commands", params=how, body={"command": text})
         return Command(self, self._transport, given)
 
     def run(
@@ -58,7 +58,8 @@ class Session:
     ) -> Command:
         """Gives it a command and waits for its end; `on_output` gets what it writes, as it is written."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        started = self.start(command)
+        patience = WAIT if timeout is None else timeout
+        started = self.start(command, wait=patience if on_output is None else None)
         if on_output is not None:
             for text in started.follow(timeout=timeout):
                 on_output(text)

@@ -66,10 +66,12 @@ class Shell:
         if not text:
             return ""
         self.log("tmux> %s", f"{text[:20]}****" if sanitized else text)
-        command = self._start(text)
+        is_shown = stream_output or show_realtime
+        # One request, which waits, for the usual command: a fan-out over many machines is as quick as one of them.
+        command = self._start(text, wait=None if non_blocking or is_shown else max_wait_sec)
         if non_blocking:
             return "nonblocking"
-        if stream_output or show_realtime:
+        if is_shown:
             for piece in command.follow(timeout=max_wait_sec):
                 sys.stdout.write(piece)
                 sys.stdout.flush()
@@ -137,8 +139,8 @@ class Shell:
         name = "main" if window_id == 0 else f"window{window_id}"
         return Session(self._remote._transport, self._remote.job, self._remote.rank, name)
 
-    def _start(self, text: str) -> Command:
-        command = self._window(self.tmux_window_id).start(text)
+    def _start(self, text: str, wait: float | None) -> Command:
+        command = self._window(self.tmux_window_id).start(text, wait=wait)
         self.run_counter += 1
         self._last = command
         at = f"{self._directories[self.tmux_window_id]}/{command.number}"
