@@ -114,8 +114,8 @@ pub(super) fn carry(hash: &str, words: &Words) -> String {
     format!("exec sh -c '{run}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
 }
 
-/// Like [`carry`], by any binary that is there: the agent may have been started by another.
-pub(super) fn stop(words: &Words) -> String {
+/// Like [`carry`], by any binary that is there.
+pub(super) fn carry_by_any(words: &Words) -> String {
     let words = words.to_line();
     let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
     let any =
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn any_shell_can_read_the_line() {
-        for line in [carry("abc", &words()), receive("abc"), stop(&words())] {
+        for line in [carry("abc", &words()), receive("abc"), carry_by_any(&words())] {
             let inner = line.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
             assert!(!inner.contains(['\'', '\\', '!', '\n', '`']), "{inner}");
         }

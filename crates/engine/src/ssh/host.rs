@@ -238,6 +238,15 @@ async fn carried_anew(carried: &mut watch::Receiver<bool>) {
     }
 }
 
+/// Which of a machine's binaries is to do something.
+#[derive(Debug, Clone, Copy)]
+enum Build {
+    /// The one that this server sends.
+    Ours,
+    /// Whichever is there: the agent may have been started by another.
+    Any,
+}
+
 /// How to get to a machine.
 struct Way {
     machine: Arc<Machine>,
@@ -247,11 +256,13 @@ struct Way {
 
 impl Way {
     async fn control(&self, token: &str) -> Result<(Login, UnixStream), Error> {
-        let (mut login, mut word) = self.ask(Job::Control).await?;
+        let (mut login, mut word) = self.ask(Job::Control, Build::Ours).await?;
         if let Word::Absent { system, machine } = &word {
             drop(login);
-            self.send(system, machine).await?;
-            (login, word) = self.ask(Job::Control).await?;
+            (login, word) = match self.send(system, machine).await {
+                Ok(()) => self.ask(Job::Control, Build::Ours).await?,
+                Err(error) => self.do_without(error).await?,
+            };
         }
         if word == Word::Asks {
             login.tell(token).await?;
@@ -260,27 +271,42 @@ impl Way {
         self.join(login, &word).await
     }
 
+    /// A machine that our binary cannot be sent to, for want of space it may be, still has the one of before if there was one:
+    /// its agent has tasks, which are not to be lost by a server that was replaced by another build.
+    async fn do_without(&self, error: Error) -> Result<(Login, Word), Error> {
+        match self.ask(Job::Control, Build::Any).await {
+            Ok((login, Word::Asks)) => {
+                tracing::warn!(node = %self.machine.node, %error, "its agent stays as it is");
+                Ok((login, Word::Asks))
+            }
+            _ => Err(error),
+        }
+    }
+
     async fn bulk(&self) -> Result<(Login, UnixStream), Error> {
-        let (login, word) = self.ask(Job::Bulk).await?;
+        let (mut login, mut word) = self.ask(Job::Bulk, Build::Ours).await?;
+        if matches!(word, Word::Absent { .. }) {
+            (login, word) = self.ask(Job::Bulk, Build::Any).await?;
+        }
         self.join(login, &word).await
     }
 
     async fn stop(&self) -> Result<(), Error> {
-        match self.ask(Job::Stop).await?.1 {
+        match self.ask(Job::Stop, Build::Any).await?.1 {
             Word::Gone | Word::Absent { .. } => Ok(()),
             word => Err(self.unexpected(&word)),
         }
     }
 
-    async fn ask(&self, job: Job) -> Result<(Login, Word), Error> {
+    async fn ask(&self, job: Job, build: Build) -> Result<(Login, Word), Error> {
         let prepared = self.means.prepared().await?;
         let machine = &self.machine;
         command::check(machine)?;
         let (node, address) = (machine.node.clone(), machine.address);
         let words = Words { node, server: prepared.server.clone(), job, address };
-        let line = match job {
-            Job::Control | Job::Bulk => command::carry(prepared.binary.hash(), &words),
-            Job::Stop => command::stop(&words),
+        let line = match build {
+            Build::Ours => command::carry(prepared.binary.hash(), &words),
+            Build::Any => command::carry_by_any(&words),
         };
         let mut login = self.login(job == Job::Bulk, &line)?;
         let word = login.word().await?;
