@@ -132,6 +132,10 @@ impl Request {
 /// Puts a job together, or says everything that is wrong with it.
 pub(crate) fn assemble(flags: &Flags, mut base: Base, here: &Here) -> Result<Request, Error> {
     let given = flags.apply(&mut base.fields, here)?;
+    if base.fields.get("kind").and_then(Value::as_str) == Some("machine") {
+        // It has no code, so no directory of this machine is looked at.
+        return judge(flags, base, given, Ok(None));
+    }
     let workdir = workdir::find(flags.workdir.as_deref(), &base.fields, &base.folder, here);
     if let Ok(workdir) = &workdir {
         base.fields.insert("workdir".into(), Value::String(workdir.text.clone()));

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use muster_model::launch::Work;
 use muster_model::node::{Account, Device, Vendor};
 use muster_model::spec::JobSpec;
 use muster_model::task::Address;
@@ -12,7 +13,7 @@ use crate::{Gang, Member, parts, settle};
 
 /// A settled spec.
 pub(crate) fn spec(mut fields: Value) -> JobSpec {
-    if fields.get("command").is_none() {
+    if fields.get("command").is_none() && fields.get("kind").is_none() {
         fields["command"] = json!(["python", "train.py"]);
     }
     let mut spec = JobSpec::from_value(fields).unwrap();
@@ -109,4 +110,19 @@ fn members_let_each_other_in_only_where_somebody_comes() {
     assert_eq!(lets_in(json!({"nodes": 1, "command_on": "first"})), [false]);
     assert_eq!(lets_in(json!({"nodes": 2, "peers": true})), [true, true]);
     assert_eq!(lets_in(json!({"nodes": 2, "peers": false, "command": "mpirun train"})), [false, false]);
+}
+
+#[test]
+fn machines_wait_have_no_ranks_and_reach_each_other() {
+    let machines = |nodes: u32| spec(json!({"kind": "machine", "name": "v100", "nodes": nodes}));
+    for nodes in [1, 2] {
+        let spec = machines(nodes);
+        for part in parts(&gang(&spec)) {
+            assert_eq!((part.work, part.peers), (Work::Wait, nodes > 1));
+            assert!(part.env.contains_key("MUSTER_RANK"));
+            for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
+                assert!(!part.env.contains_key(name), "a program there would take {name} for its own");
+            }
+        }
+    }
 }

@@ -181,6 +181,30 @@ async fn a_forgotten_task_keeps_its_files_and_nothing_else() {
     eventually("all is gone", || !dir.exists()).await;
 }
 
+/// A machine that was stopped and started.
+#[tokio::test]
+async fn a_later_attempt_goes_on_in_the_directory_of_an_earlier_one_if_it_is_to() {
+    let node = Node::new().await;
+    let attempt = |number| AttemptId { number, ..task(0).attempt }.task(0);
+    let goes_on = |task: &TaskId| prepare_with(task, |prepare| prepare.goes_on = true);
+    for (number, script, said) in
+        [(1, "echo one > notes; echo made", "made\n"), (3, "cat notes; echo more > more", "one\n")]
+    {
+        let task = attempt(number);
+        node.server.send(goes_on(&task)).await;
+        node.server.ready(&task).await;
+        node.server.send(launch(&task, script)).await;
+        node.server.ended(&task).await;
+        assert_eq!(node.server.output(&task).await, said.as_bytes());
+    }
+    assert!(!node.task_dir(&attempt(1)).join("work").exists(), "it is in one place");
+    // Any other job begins anew.
+    let fresh = attempt(4);
+    node.run(&fresh, "ls").await;
+    node.server.ended(&fresh).await;
+    assert_eq!(node.server.output(&fresh).await, b"");
+}
+
 #[tokio::test]
 async fn removing_a_job_ends_what_runs_of_it_and_of_no_other() {
     let node = Node::new().await;

@@ -1,10 +1,15 @@
 //! Machines: held by name, used as one uses a host, parked and taken again.
 
-use muster_testkit::wait_for;
+use muster_testkit::{Home, wait_for};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{home, home_with};
+
+/// A command that is just being started has not asked for its machine yet.
+fn wait_until_queued(home: &Home, name: &str) {
+    wait_for("the machine to wait", || home.run(["show", name, "--json"]).out().contains("\"queued\""));
+}
 
 #[test]
 fn a_machine_is_made_used_stopped_started_and_killed() {
@@ -81,7 +86,7 @@ fn a_whole_node_is_nobody_elses_and_a_machine_waits_for_one() {
     assert_eq!(home.job(&job)["state"], "queued");
     assert!(home.ok(["why", &job]).contains("waits for room"));
     let late = home.start(["machine", "create", "late", "--exclusive"]);
-    home.wait_for_state("late", "queued");
+    wait_until_queued(&home, "late");
     assert!(home.ok(["why", "late"]).contains("a whole node"));
     home.ok(["machine", "kill", "whole"]);
     home.wait_for_state(&job, "succeeded");
@@ -94,7 +99,7 @@ fn ctrl_c_gives_back_what_is_not_there_yet() {
     let home = home();
     home.ok(["machine", "create", "whole", "--exclusive"]);
     let waiting = home.start(["machine", "create", "late", "--exclusive"]);
-    home.wait_for_state("late", "queued");
+    wait_until_queued(&home, "late");
     waiting.signal(Signal::INT);
     let done = waiting.finish();
     assert!(done.code() == 130 && done.err().contains("given back"), "{}", done.err());
@@ -114,4 +119,19 @@ fn any_job_can_be_paused_and_brought_back() {
     wait_for("the second attempt's line", || home.ok(["logs", &job]).contains("attempt 2"));
     assert!(home.run(["resume", "digits"]).err().contains("only one that is suspended can be resumed"));
     home.ok(["stop", "digits"]);
+}
+
+#[test]
+fn a_machine_is_a_job_like_any_other_to_files_and_clones() {
+    let home = home();
+    home.write("m.yaml", "kind: machine\nname: dev\nlabels: {project: bert}\n");
+    let id = home.ok(["submit", "m.yaml"]);
+    home.wait_for_state(id.trim(), "running");
+    let clone = home.ok(["clone", "dev", "--detach"]);
+    let clone = home.wait_for_state(clone.trim(), "running");
+    assert_eq!((clone["name"].as_str(), clone["labels"]["project"].as_str()), (Some("dev-2"), Some("bert")));
+    assert!(home.ok(["ps"]).contains("(machine)"));
+    home.write("wrong.yaml", "kind: machine\nname: x\ncommand: python train.py\n");
+    let refused = home.run(["submit", "wrong.yaml"]);
+    assert!(refused.err().contains("command: a machine runs nothing of its own"), "{}", refused.err());
 }

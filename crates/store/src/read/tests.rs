@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread;
 
+use muster_model::spec::Kind;
 use muster_model::{Event, JobId, State};
 use rusqlite::params_from_iter;
 
@@ -68,6 +69,46 @@ fn a_list_is_newest_first_and_its_pages_meet_without_a_gap() {
         assert!(seen.is_sorted_by(|a, b| a > b));
         assert_eq!(seen.len(), expected);
     }
+}
+
+#[test]
+fn machines_and_labels_can_be_asked_for_with_or_without_states() {
+    let mut store = Fixture::new();
+    let mut machine = named(1, "v100");
+    machine.spec.kind = Kind::Machine;
+    machine.spec.labels =
+        [("project".to_owned(), "bert".to_owned()), ("a.b/c".to_owned(), "1".to_owned())].into();
+    let mut labelled = named(2, "train");
+    labelled.spec.labels = [("project".to_owned(), "bert".to_owned())].into();
+    for new in [machine, labelled, named(3, "plain")] {
+        store.add(new);
+    }
+    let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    for states in [vec![], vec![State::Queued, State::Running]] {
+        let all = JobFilter { states, ..JobFilter::default() };
+        assert_eq!(names(&store, &JobFilter { kind: Some(Kind::Machine), ..all.clone() }), ["v100"]);
+        assert_eq!(
+            names(&store, &JobFilter { labels: vec![label("project", "bert")], ..all.clone() }),
+            ["train", "v100"]
+        );
+        let both = vec![label("project", "bert"), label("a.b/c", "1")];
+        assert_eq!(names(&store, &JobFilter { labels: both, ..all.clone() }), ["v100"]);
+        assert!(names(&store, &JobFilter { labels: vec![label("project", "x")], ..all.clone() }).is_empty());
+        assert!(names(&store, &JobFilter { labels: vec![label("pro", "bert")], ..all }).is_empty());
+    }
+    let rows = store.readers.jobs(&JobFilter::default(), 10).unwrap();
+    assert_eq!(rows.iter().map(|row| row.labels.len()).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_job_is_renamed_only_as_it_was_known() {
+    let mut store = Fixture::new();
+    let job = store.add(named(1, "old")).job;
+    let rename =
+        |generation, name: &str| Change::Rename { job: job.id.clone(), generation, name: name.into() };
+    store.writer.commit(&[rename(job.generation, "new")]).unwrap();
+    assert!(store.writer.commit(&[rename(job.generation + 1, "newer")]).is_err());
+    assert_eq!(names(&store, &JobFilter::default()), ["new"]);
 }
 
 #[test]
