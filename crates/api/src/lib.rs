@@ -8,6 +8,7 @@
 pub mod client;
 pub mod doctor;
 pub mod metrics;
+pub mod pool;
 pub mod problem;
 pub mod view;
 

@@ -15,8 +15,12 @@ muster_model::catalogue! {
         BundleIncomplete = "bundle_incomplete" => "Run the command again: it sends what is missing.",
         /// The content of a chunk does not have the digest it was sent under.
         ChunkMismatch = "chunk_mismatch" => "Run the command again; if it happens again, something between client and server changes bytes.",
+        /// The server's configuration says it, and it is changed there.
+        Configured = "configured" => "Change config.toml (`muster config path` says where it is), then start the server anew: `muster server stop`.",
         /// An idempotency key was used again for another request.
         IdempotencyConflict = "idempotency_conflict" => "Use a new Idempotency-Key for a new request.",
+        /// Jobs that are not over need it.
+        InUse = "in_use" => "Wait until they are over, or stop them (`muster stop JOB`); --force removes a host with its tasks.",
         /// Something failed in the server that should not.
         Internal = "internal" => "Look for the request's id in the server's log, and report it.",
         /// Fields of the request are wrong; each is listed with its own code.
@@ -31,8 +35,12 @@ muster_model::catalogue! {
         MethodNotAllowed = "method_not_allowed" => "Use a method that openapi.json has for this address.",
         /// Another job that is not over has this name, and a machine is known by its name.
         NameTaken = "name_taken" => "Choose another name, or end the job that has it; `muster machine ls` and `muster ps` list them.",
+        /// There is no such node.
+        NodeNotFound = "node_not_found" => "`muster nodes` lists all nodes.",
         /// There is nothing at the address.
         NotFound = "not_found" => "Use an address of openapi.json; client and server may differ in version.",
+        /// There is no such pool.
+        PoolNotFound = "pool_not_found" => "`muster pool ls` lists the pools; `muster pool add NAME USER@HOST` makes one.",
         /// The server's disk is full.
         ServerDiskFull = "server_disk_full" => "Free space where the server keeps its data (`muster server status` says where), then try again.",
         /// The session's shell has ended: it takes no more commands.
@@ -55,12 +63,14 @@ impl Code {
         match self {
             Self::InvalidRequest | Self::ChunkMismatch => 400,
             Self::Unauthorized => 401,
-            Self::JobNotFound | Self::NotFound => 404,
+            Self::JobNotFound | Self::NodeNotFound | Self::NotFound | Self::PoolNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::TooLarge => 413,
             Self::Ambiguous
             | Self::BundleIncomplete
+            | Self::Configured
             | Self::IdempotencyConflict
+            | Self::InUse
             | Self::InvalidState
             | Self::NameTaken
             | Self::SessionOver => 409,
@@ -77,6 +87,8 @@ impl Code {
             Self::Ambiguous => "several jobs fit",
             Self::BundleIncomplete => "the bundle is not complete",
             Self::ChunkMismatch => "the chunk is damaged",
+            Self::Configured => "it is in the configuration",
+            Self::InUse => "it is in use",
             Self::IdempotencyConflict => "the idempotency key was used for another request",
             Self::Internal => "the server failed",
             Self::InvalidFields => "some fields are wrong",
@@ -85,7 +97,9 @@ impl Code {
             Self::JobNotFound => "no such job",
             Self::MethodNotAllowed => "the method is not allowed",
             Self::NameTaken => "the name is taken",
+            Self::NodeNotFound => "no such node",
             Self::NotFound => "not found",
+            Self::PoolNotFound => "no such pool",
             Self::ServerDiskFull => "the server's disk is full",
             Self::SessionOver => "the session is over",
             Self::TooLarge => "too large",

@@ -436,10 +436,19 @@ pub struct NodeView {
     pub id: NodeId,
     /// The engine that offers it.
     pub engine: String,
+    /// The pool it is a host of.
+    #[serde(default)]
+    pub pool: Option<String>,
     /// The machine's host name.
     pub host: String,
     /// Whether its agent is connected.
     pub connected: bool,
+    /// It gets no new tasks.
+    #[serde(default)]
+    pub drained: bool,
+    /// Why it is away, as far as the last try to start its agent could tell.
+    #[serde(default)]
+    pub error: Option<NodeError>,
     /// The agent's process on that machine.
     pub agent_pid: Option<u32>,
     /// The agent's version.
@@ -461,6 +470,18 @@ pub struct NodeView {
     pub now: Option<NodeUse>,
     /// Its accelerators.
     pub devices: Vec<DeviceView>,
+}
+
+/// A try to start a node's agent that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeError {
+    /// What failed, and what helps.
+    pub message: String,
+    /// The same may work later, without anybody doing anything; it is tried again soon.
+    pub may_pass: bool,
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
 }
 
 /// An accelerator and who has it.

@@ -1,5 +1,6 @@
 //! `config.toml` in the data directory: what an operator may set.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,11 +10,13 @@ use muster_agent::Network;
 use muster_agent::device::Declared;
 use muster_agent::tree::Preference;
 use muster_cli::Setting;
+use muster_model::pool::PoolSpec;
 use muster_model::quantity::{parse_bytes, parse_duration};
 use muster_model::spec::Target;
 use serde::Deserialize;
 
 use crate::keep::Keep;
+use crate::pool::Pool;
 
 /// A private server with nothing to do and nobody to talk to ends after this.
 const IDLE_EXIT: Duration = Duration::from_secs(15 * 60);
@@ -123,6 +126,9 @@ pub struct Config {
     /// What commands of FastGPU do. The client reads it; here it is only checked.
     #[serde(default)]
     fastgpu: Fastgpu,
+    /// SSH hosts, by the name of their pool.
+    #[serde(default)]
+    pools: BTreeMap<String, Pool>,
 }
 
 /// `[fastgpu]`
@@ -182,6 +188,7 @@ impl Config {
         config.local.tree_kill()?;
         config.local.measure_every()?;
         config.keep.read()?;
+        config.pools()?;
         ensure!(
             config.local.cpus.is_none_or(|cpus| cpus.is_finite() && cpus > 0.0),
             "local.cpus: must be more than nothing"
@@ -192,6 +199,11 @@ impl Config {
             "fastgpu.machines: must be ssh/POOL or local"
         );
         Ok(config)
+    }
+
+    /// Its pools, checked.
+    pub fn pools(&self) -> anyhow::Result<Vec<PoolSpec>> {
+        self.pools.iter().map(|(name, pool)| pool.read(name)).collect()
     }
 }
 
@@ -274,6 +286,9 @@ mod tests {
             ("[fastgpu]\nmachines = \"gpu\"", "write local, ssh/POOL"),
             ("[fastgpu]\nmachines = \"k8s/x\"", "fastgpu.machines"),
             ("[local]\nslot = 1", "slot"),
+            ("[pools.gpu]\nhosts = [\"-x\"]", "pools.gpu.hosts[0].destination"),
+            ("[pools.gpu]\nhosts = [1]", "hosts"),
+            ("[pools.\"a b\"]\nhosts = []", "pools.a b"),
             ("[local", "TOML"),
         ] {
             let error = check(text).unwrap_err();
@@ -291,7 +306,8 @@ mod tests {
     #[test]
     fn every_setting_is_listed_and_its_example_is_right() {
         let mut found = Vec::new();
-        for table in known("") {
+        // Pools have names of their own; docs/reference/configuration.md tells what one has.
+        for table in known("").into_iter().filter(|table| table != "pools") {
             found.extend(known(&format!("[{table}]\n")).into_iter().map(|key| format!("{table}.{key}")));
         }
         let mut listed: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();

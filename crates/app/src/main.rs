@@ -4,6 +4,7 @@ mod agent;
 mod config;
 mod inside;
 mod keep;
+mod pool;
 mod server;
 
 use std::ffi::OsString;

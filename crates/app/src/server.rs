@@ -50,6 +50,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         version: crate::version(),
         owner: owner(),
         keep: config.keep.read()?,
+        pools: config.pools()?,
         home,
     };
     runtime.block_on(muster_server::run(options, |_| announce()))?;

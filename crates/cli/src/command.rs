@@ -19,6 +19,7 @@ pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod machine;
 pub(crate) mod nodes;
+pub(crate) mod pool;
 pub(crate) mod port_forward;
 pub(crate) mod ps;
 pub(crate) mod resume;

@@ -10,7 +10,7 @@ use muster_api::model::node::Device;
 
 use crate::command::{
     attach, clone, completion, config, cp, doctor, events, exec, exit_codes, explain, files, gc, get, init,
-    logs, machine, nodes, port_forward, ps, resume, rm, run, server, session, show, ssh, ssh_config,
+    logs, machine, nodes, pool, port_forward, ps, resume, rm, run, server, session, show, ssh, ssh_config,
     ssh_proxy, stop, submit, suspend, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
@@ -138,6 +138,7 @@ enum Command {
     Rm(rm::Args),
     Why(why::Args),
     Nodes(nodes::Args),
+    Pool(pool::Args),
     Explain(explain::Args),
     Gc(gc::Args),
     Server(server::Args),
@@ -215,6 +216,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Rm(args) => block_on(rm::run(&args)),
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
+        Command::Pool(args) => block_on(pool::run(&args)),
         Command::Explain(args) => explain::run(&args),
         Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),
@@ -357,6 +359,7 @@ mod tests {
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use
+        pool: Add, list and remove SSH hosts to run jobs on
         explain: Explain an error code, or list all of them
         gc: Remove what need not be kept: old logs and outputs, code that no job has
         server: Start, stop or look at the private server

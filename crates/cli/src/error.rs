@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use muster_api::Problem;
 use muster_api::client::{self, EndpointError};
 use muster_api::model::catalogue::Entry;
-use muster_api::model::spec::{FieldCode, FieldError};
+use muster_api::model::spec::FieldError;
 use serde_json::json;
 
 use crate::terminal::{self, Colour};
@@ -46,12 +46,16 @@ impl Kind {
         use muster_api::Code;
         match code {
             Code::Ambiguous
+            | Code::Configured
+            | Code::InUse
             | Code::InvalidFields
             | Code::InvalidRequest
             | Code::InvalidState
             | Code::JobNotFound
             | Code::NameTaken
+            | Code::NodeNotFound
             | Code::NotFound
+            | Code::PoolNotFound
             | Code::SessionOver
             | Code::TooLarge
             | Code::Unauthorized => Self::Input,
@@ -163,11 +167,6 @@ impl Error {
     #[cfg(test)]
     pub fn code(&self) -> &'static str {
         self.entry.code
-    }
-
-    /// Whether any field is wrong in this way.
-    pub fn is_about(&self, code: FieldCode) -> bool {
-        self.fields.iter().any(|field| field.code == code)
     }
 
     pub fn exit_code(&self) -> ExitCode {
@@ -305,6 +304,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_api::model::spec::FieldCode;
+
     use super::*;
 
     fn wrong(field: &str, message: &str) -> FieldError {

@@ -154,8 +154,10 @@ fn verb(count: usize) -> &'static str {
 }
 
 fn free(nodes: &[Free], need: &Need) -> String {
+    // What is on a node that takes nothing now is not free to anybody.
+    let usable: Vec<Free> = nodes.iter().filter(|node| node.usable).cloned().collect();
     describe(
-        nodes,
+        &usable,
         need,
         FREE,
         |node, request| {

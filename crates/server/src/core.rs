@@ -14,22 +14,25 @@ mod batch;
 mod input;
 mod keep;
 mod live;
+mod pool;
 mod query;
 mod schedule;
 mod start;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod why;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use input::{ConnectionId, Handle, Input, Kept, Submission};
+pub(crate) use input::{ConnectionId, Handle, Input, Kept, Put, Submission};
 use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
 use muster_model::job::State;
+use muster_model::pool::Pool;
 use muster_model::spec::Target;
 use muster_model::{JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, Readers, Writer};
@@ -37,10 +40,13 @@ pub(crate) use query::internal;
 use tokio::sync::{mpsc, watch};
 
 use self::batch::{Answer, Batch};
+use self::input::Reply;
 use self::live::{Ended, Live, Node, Order};
 use crate::engines::Engines;
+use crate::keeper::Word;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
+use crate::starts::Starts;
 
 /// Inputs decided together: bounded, so that no caller waits for thousands of others.
 const MAX_BATCH: usize = 1024;
@@ -58,8 +64,10 @@ pub(crate) struct Parts {
     pub commits: Arc<Commits>,
     /// The number of the newest event, for followers.
     pub news: watch::Sender<u64>,
-    /// Nodes whose agent is away, for whoever starts agents.
-    pub away: mpsc::UnboundedSender<NodeId>,
+    /// Which nodes there are and whose agent is there, for whoever starts agents. One word for each change of a node.
+    pub words: mpsc::UnboundedSender<Word>,
+    /// Why agents could not be started, for words about nodes that are away.
+    pub starts: Arc<Starts>,
     /// The data directory, for words about its disk.
     pub home: PathBuf,
     /// What the secrets of gangs are derived from.
@@ -75,6 +83,12 @@ pub(crate) struct Core {
     names: HashMap<String, u32>,
     queues: BTreeMap<Target, BTreeMap<Order, JobId>>,
     nodes: BTreeMap<NodeId, Node>,
+    pools: BTreeMap<String, Pool>,
+    /// Nodes that are nobody's any more, until what ran there has ended.
+    leaving: BTreeSet<NodeId>,
+    /// Who asks for nodes while the server has just started and they are on their way, and until when they may be.
+    settling: Vec<Reply<()>>,
+    settles_at: Timestamp,
     /// Tasks that are over but not yet forgotten by their node.
     ended: HashMap<TaskId, Ended>,
     /// Who waits for nodes to say what they removed.
@@ -122,6 +136,8 @@ impl Core {
         self.on_timers(&mut batch, now);
         self.schedule(&mut batch, now);
         self.commit(batch, now);
+        self.finish_leaving(now);
+        self.settle(now);
     }
 
     fn handle(&mut self, input: Input, batch: &mut Batch, now: Timestamp) {
@@ -134,6 +150,25 @@ impl Core {
             Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
             Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job)))),
             Input::Nodes(reply) => drop(reply.send(Ok(self.node_views()))),
+            Input::Settled(reply) => self.settling.push(reply),
+            Input::Pools(reply) => drop(reply.send(Ok(self.pool_views()))),
+            Input::PutPool(spec, how, reply) => {
+                let done = self.on_put_pool(*spec, how, batch, now);
+                batch.answer(reply, done);
+            }
+            Input::RemovePool { pool, force, reply } => {
+                let done = self.on_remove_pool(&pool, force, batch, now);
+                batch.answer(reply, done);
+            }
+            Input::RemoveNode { node, force, reply } => {
+                let done = self.on_remove_node(&node, force, batch, now);
+                batch.answer(reply, done);
+            }
+            Input::Drain { node, drained, reply } => self.on_drain(&node, drained, reply, batch, now),
+            Input::Configure(pools, reply) => {
+                self.on_configure(pools, batch, now);
+                batch.answer(reply, Ok(()));
+            }
             Input::Unfinished(reply) => {
                 // What is suspended waits for its user, and not for this process.
                 let waits = |live: &&Live| live.job.state != State::Suspended;
@@ -205,6 +240,7 @@ impl Core {
         let mut messages = Vec::new();
         over.iter().for_each(|task| self.forget_if_complete(task, &mut messages));
         self.send_all(messages);
+        self.follow_pools(&batch);
         self.drop_finished(&batch);
         if !batch.removed.is_empty() {
             self.fold_in();
@@ -243,6 +279,14 @@ impl Core {
             match touched.before {
                 Some(before) => drop(self.jobs.insert(id, before)),
                 None => drop(self.jobs.remove(&id)),
+            }
+        }
+        if let Some(before) = batch.pools_before {
+            self.restore_pools(before);
+        }
+        for (id, drained) in batch.drained_before {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.drained = drained;
             }
         }
         for answer in batch.answers {

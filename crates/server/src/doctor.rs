@@ -92,6 +92,8 @@ fn engine_check(engine: &str, nodes: &[NodeView]) -> Check {
     let ready = own.iter().filter(|node| node.connected).count();
     let detail = format!("{ready} of {} nodes ready", own.len());
     match (own.len(), ready) {
+        // Hosts are somebody's to add.
+        (0, _) if engine == "ssh" => Check::ok(name, "no hosts; `muster pool add NAME USER@HOST` adds some"),
         (0, _) => Check::broken(
             name,
             "offers no node",
@@ -105,6 +107,13 @@ fn engine_check(engine: &str, nodes: &[NodeView]) -> Check {
 
 fn node_check(node: &NodeView, facts: &Facts) -> Check {
     let name = format!("node {}", node.id);
+    if let Some(error) = &node.error {
+        let remedy = match error.may_pass {
+            true => "it is tried again and again by itself; `muster pool add` tries at once",
+            false => "mend what it says; then `muster pool add` of the same host tries at once",
+        };
+        return Check::broken(name, format!("cannot be reached: {}", error.message), remedy);
+    }
     if !node.connected {
         let log = if node.engine == "local" {
             format!("{}/node/agent.log", facts.home)
@@ -126,6 +135,13 @@ fn node_check(node: &NodeView, facts: &Facts) -> Check {
             name,
             format!("its agent has version {version}, the server {}", facts.version),
             "it is replaced when no task of it runs; `muster server stop` does that when no job is left",
+        );
+    }
+    if node.drained {
+        return Check::warning(
+            name,
+            "is drained: it gets no new tasks",
+            format!("`muster nodes undrain {}` when it may have them again", node.id),
         );
     }
     let devices = match node.devices.len() {
@@ -155,6 +171,7 @@ pub(crate) fn look_at_space(home: &Path) -> io::Result<(u64, u64, Option<u64>)> 
 #[cfg(test)]
 mod tests {
     use muster_api::doctor::Health;
+    use muster_api::view::NodeError;
 
     use super::*;
 
@@ -162,6 +179,9 @@ mod tests {
         NodeView {
             id: "node_local".parse().unwrap(),
             engine: "local".into(),
+            pool: None,
+            drained: false,
+            error: None,
             host: "here".into(),
             connected,
             agent_pid: Some(1),
@@ -239,6 +259,8 @@ mod tests {
     #[test]
     fn an_engine_without_nodes_is_broken() {
         assert_eq!(fault(&Facts { nodes: Vec::new(), ..facts() }).name, "engine local");
+        let with_ssh = checks(&Facts { engines: vec!["local", "ssh"], ..facts() });
+        assert!(with_ssh.iter().all(|check| check.status == Health::Ok), "hosts are somebody's to add");
         let mut second = node(false);
         second.id = "node_other".parse().unwrap();
         let found = checks(&Facts { nodes: vec![node(true), second], ..facts() });
@@ -253,6 +275,11 @@ mod tests {
         assert!(found[5].remedy.as_deref().unwrap().contains("/data/node/agent.log"));
         let old = NodeView { agent_version: Some("0".into()), ..node(true) };
         assert!(fault(&Facts { nodes: vec![old], ..facts() }).detail.contains("version 0, the server 1"));
+        let drained = NodeView { drained: true, ..node(true) };
+        assert!(fault(&Facts { nodes: vec![drained], ..facts() }).remedy.unwrap().contains("undrain"));
+        let error = NodeError { message: "no route".into(), may_pass: true, at: Default::default() };
+        let lost = NodeView { error: Some(error), ..node(false) };
+        assert!(checks(&Facts { nodes: vec![lost], ..facts() })[5].detail.contains("no route"));
         let silent = NodeView { slots: 0, ..node(true) };
         assert_eq!(fault(&Facts { nodes: vec![silent], ..facts() }).status, Health::Warning);
     }

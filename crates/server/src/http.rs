@@ -14,6 +14,7 @@ mod job;
 mod log;
 mod metrics;
 mod node;
+mod pool;
 mod server;
 mod session;
 mod sse;
@@ -81,6 +82,12 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(call::copy))
         .routes(routes!(metrics::of_job))
         .routes(routes!(node::list))
+        .routes(routes!(node::remove))
+        .routes(routes!(node::drain))
+        .routes(routes!(node::undrain))
+        .routes(routes!(pool::list))
+        .routes(routes!(pool::show, pool::put, pool::remove))
+        .routes(routes!(pool::add))
         .routes(routes!(metrics::of_node))
         .routes(routes!(job::diff))
         .routes(routes!(bundle::put).layer(DefaultBodyLimit::max(MAX_MANIFEST)))

@@ -21,6 +21,7 @@ mod outputs;
 mod random;
 mod retention;
 mod service;
+mod starts;
 mod state;
 mod view;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use muster_engine::Family;
 use muster_model::NodeId;
+use muster_model::pool::PoolSpec;
 use muster_model::spec::Target;
 use muster_store::Store;
 use rustix::fs::FlockOperation;
@@ -22,10 +23,12 @@ use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::engines::Engines;
 use crate::http::{Door, router};
+use crate::keeper::Word;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
 use crate::retention::{self, Keep};
+use crate::starts::Starts;
 use crate::state::{Activity, Shared};
 
 /// How often the server asks itself whether anyone still needs it, at most.
@@ -60,6 +63,8 @@ pub struct Options {
     pub owner: String,
     /// What it keeps, and for how long.
     pub keep: Keep,
+    /// The pools of its configuration; they have been checked.
+    pub pools: Vec<PoolSpec>,
 }
 
 /// Why a server could not start or go on.
@@ -105,7 +110,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     if let Some(address) = server.tcp {
         components.spawn(serve_tcp(address, server.shared.clone(), stop.clone()));
     }
-    components.spawn(crate::keeper::run(server.shared.clone(), server.nodes, server.away, stop.clone()));
+    components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(retention::run(server.shared.clone(), stop.clone()));
     components.spawn(crate::memory::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
@@ -131,8 +136,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
 struct Server {
     shared: Arc<Shared>,
     core: std::thread::JoinHandle<()>,
-    nodes: Vec<(NodeId, &'static str)>,
-    away: mpsc::UnboundedReceiver<NodeId>,
+    words: mpsc::UnboundedReceiver<Word>,
     tcp: Option<TcpListener>,
     idle_exit: Option<Duration>,
 }
@@ -143,7 +147,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let engines = Arc::new(options.engines);
     let logs = Arc::new(LogStore::new(home.join("logs")));
     let (news, news_receiver) = watch::channel(readers.largest_event_seq()?);
-    let (away_sender, away) = mpsc::unbounded_channel();
+    let (words_sender, words) = mpsc::unbounded_channel();
+    let starts = Arc::new(Starts::default());
     let nodes = offered(&engines).await;
     let auth = Auth::open(&home).map_err(io_error("read the server's secrets"))?;
     let (metrics, commits) = (Arc::new(Metrics::new()), Arc::new(Commits::default()));
@@ -156,11 +161,12 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         metrics: metrics.clone(),
         commits: commits.clone(),
         news,
-        away: away_sender,
+        words: words_sender,
+        starts: starts.clone(),
         home: home.clone(),
         keep: options.keep.node.clone(),
     };
-    let core = Core::load(parts, nodes.iter().map(|(id, target, _)| (id.clone(), target.clone())).collect())?;
+    let core = Core::load(parts, nodes)?;
     let (handle, inputs) = Handle::new();
     let thread = std::thread::Builder::new().name("core".into()).spawn(move || core.run(inputs));
     let tcp = match options.listen {
@@ -184,6 +190,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         bulks: Bulks::default(),
         metrics,
         commits,
+        starts,
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth,
@@ -199,27 +206,27 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         version: options.version,
         started_at: crate::core::now(),
     });
+    // Nobody is served before the pools are what the configuration says.
+    drop(shared.core.ask(|reply| Input::Configure(options.pools, reply)).await);
     Ok(Server {
         shared,
         core: thread.map_err(io_error("start the core"))?,
-        nodes: nodes.into_iter().map(|(id, _, engine)| (id, engine)).collect(),
-        away,
+        words,
         tcp,
         idle_exit: options.idle_exit,
     })
 }
 
-/// The nodes of every fleet, with what they are called in a spec.
-async fn offered(engines: &Engines) -> Vec<(NodeId, Target, &'static str)> {
+/// The nodes that fleets have by themselves, before anybody configures any, with what they are called in a spec.
+async fn offered(engines: &Engines) -> Vec<(NodeId, Target)> {
     let mut all = Vec::new();
     for engine in engines.iter().filter(|engine| engine.capabilities().family == Family::Fleet) {
+        let name = engine.capabilities().name;
+        // Where a target is more than the engine's name, its nodes are configured.
+        let Ok(target) = name.parse::<Target>() else { continue };
         match engine.nodes().await {
-            Ok(nodes) => {
-                all.extend(nodes.into_iter().map(|node| (node, Target::Local, engine.capabilities().name)))
-            }
-            Err(error) => {
-                tracing::error!(engine = engine.capabilities().name, %error, "the engine does not answer")
-            }
+            Ok(nodes) => all.extend(nodes.into_iter().map(|node| (node, target.clone()))),
+            Err(error) => tracing::error!(engine = name, %error, "the engine does not answer"),
         }
     }
     all

@@ -17,6 +17,7 @@ use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
 use crate::retention::Keep;
+use crate::starts::Starts;
 
 /// What every handler shares.
 pub(crate) struct Shared {
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub bulks: Bulks,
     pub metrics: Arc<Metrics>,
     pub commits: Arc<Commits>,
+    pub starts: Arc<Starts>,
     pub auth: Auth,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use super::{Body, Client, Download, Error, Events, Line, Logs, Method, encode};
 use crate::doctor::Doctor;
 use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
+use crate::pool::{AddHosts, PoolList, PoolView, PutPool, RemoveHosts, ShowPool};
 use crate::view::{
     AllEventsQuery, BundleStatus, ChunkList, CopyQuery, CreateJob, DownloadQuery, EventsQuery, FileList,
-    FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, Preview,
-    PutBundle, RenameJob, ServerView, SshQuery, StopJob, Why,
+    FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, NodeView,
+    Preview, PutBundle, RenameJob, ServerView, SshQuery, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -153,8 +154,50 @@ impl Client {
 
     /// What is in use of a node.
     pub async fn node_metrics(&self, node: &str, query: &MetricsQuery) -> Result<NodeMetrics, Error> {
-        let path = format!("/nodes/{}/metrics", percent_encoded(node));
-        self.get(&with_query(&path, &metrics_pairs(query))).await
+        self.get(&with_query(&node_path(node, "/metrics"), &metrics_pairs(query))).await
+    }
+
+    /// The pools.
+    pub async fn pools(&self) -> Result<PoolList, Error> {
+        self.get("/pools").await
+    }
+
+    /// One pool; waited for, if that is wanted, until each host is there or has failed.
+    pub async fn pool(&self, name: &str, query: &ShowPool) -> Result<PoolView, Error> {
+        let pairs = [("wait_ms", query.wait_ms.map(|wait| wait.to_string()))];
+        self.get(&with_query(&pool_path(name), &pairs)).await
+    }
+
+    /// Says what a pool is, all of it.
+    pub async fn put_pool(&self, name: &str, pool: &PutPool) -> Result<PoolView, Error> {
+        self.request(Method::PUT, &pool_path(name), Some(pool)).await
+    }
+
+    /// Adds hosts to a pool, which is made if it is not there.
+    pub async fn add_hosts(&self, pool: &str, hosts: &AddHosts) -> Result<PoolView, Error> {
+        self.request(Method::POST, &format!("{}/hosts", pool_path(pool)), Some(hosts)).await
+    }
+
+    /// Removes a pool with its hosts.
+    pub async fn delete_pool(&self, name: &str, query: &RemoveHosts) -> Result<(), Error> {
+        let path = with_query(&pool_path(name), &remove_pairs(query));
+        self.unary(Method::DELETE, &path, Body::None, &[]).await.map(drop)
+    }
+
+    /// Removes a node from its pool.
+    pub async fn delete_node(&self, node: &str, query: &RemoveHosts) -> Result<(), Error> {
+        let path = with_query(&node_path(node, ""), &remove_pairs(query));
+        self.unary(Method::DELETE, &path, Body::None, &[]).await.map(drop)
+    }
+
+    /// Keeps new tasks from a node; those that run there go on.
+    pub async fn drain_node(&self, node: &str) -> Result<NodeView, Error> {
+        self.json(Method::POST, &node_path(node, "/drain"), Body::None, &[]).await
+    }
+
+    /// Lets a node have new tasks again.
+    pub async fn undrain_node(&self, node: &str) -> Result<NodeView, Error> {
+        self.json(Method::POST, &node_path(node, "/undrain"), Body::None, &[]).await
     }
 
     /// The nodes.
@@ -226,6 +269,18 @@ fn file_pairs(query: &FilesQuery) -> [(&'static str, Option<String>); 4] {
 
 fn metrics_pairs(query: &MetricsQuery) -> [(&'static str, Option<String>); 2] {
     [("since", query.since.clone()), ("limit", query.limit.map(|limit| limit.to_string()))]
+}
+
+fn remove_pairs(query: &RemoveHosts) -> [(&'static str, Option<String>); 1] {
+    [("force", query.force.then(|| "true".to_owned()))]
+}
+
+fn pool_path(name: &str) -> String {
+    format!("/pools/{}", percent_encoded(name))
+}
+
+fn node_path(node: &str, rest: &str) -> String {
+    format!("/nodes/{}{rest}", percent_encoded(node))
 }
 
 pub(super) fn job_path(selector: &str, rest: &str) -> String {

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
+use muster_api::client::Client;
 use muster_api::model::quantity::format_bytes;
 use muster_api::view::{DeviceView, NodeView};
 
@@ -16,9 +17,18 @@ use crate::terminal::{self, Colour};
 /// Show the machines, their devices, and what of them is in use
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Examples:\n  muster nodes\n  muster nodes --wide\n  muster nodes --json | jq '.[].devices'"
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  muster nodes
+  muster nodes --wide
+  muster nodes --json | jq '.[].devices'
+  muster nodes drain gpu1
+  muster nodes undrain gpu1"
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
     /// Show also how busy the machines and their devices are
     #[arg(long, short, conflicts_with = "json")]
     wide: bool,
@@ -27,7 +37,60 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Keep new tasks from machines; those that run there go on
+    #[command(after_help = "\
+Examples:
+  muster nodes drain gpu1
+  muster nodes drain node_gpu.gpu1 node_gpu.gpu2")]
+    Drain(DrainArgs),
+    /// Let machines have new tasks again
+    #[command(after_help = "Examples:\n  muster nodes undrain gpu1")]
+    Undrain(DrainArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+struct DrainArgs {
+    /// Which: ids of nodes, or names of hosts
+    #[arg(value_name = "NODE", required = true)]
+    nodes: Vec<String>,
+    /// Print the nodes as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    match &args.action {
+        None => list(args).await,
+        Some(Action::Drain(args)) => set_drained(args, true).await,
+        Some(Action::Undrain(args)) => set_drained(args, false).await,
+    }
+}
+
+async fn set_drained(args: &DrainArgs, drained: bool) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let mut changed = Vec::new();
+    for node in &args.nodes {
+        let set = async |client: &Client| match drained {
+            true => client.drain_node(node).await,
+            false => client.undrain_node(node).await,
+        };
+        changed.push(session.call(set).await?);
+    }
+    if args.json {
+        terminal::say_json(&changed)?;
+    } else {
+        let text = |node: &NodeView| match drained {
+            true => format!("{} gets no new tasks; those that it has go on", node.id),
+            false => format!("{} gets tasks again", node.id),
+        };
+        changed.iter().try_for_each(|node| terminal::say(&text(node)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let nodes = session.call(async |client| client.nodes().await).await?.items;
     if args.json {
@@ -39,7 +102,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             tables.extend(device_table(&nodes));
         }
         let (width, colours) = (terminal::width(), terminal::stdout_has_colours());
-        let texts: Vec<String> = tables.iter().map(|table| table.render(width, colours)).collect();
+        let mut texts: Vec<String> = tables.iter().map(|table| table.render(width, colours)).collect();
+        if let Some(first) = texts.first_mut() {
+            first.push_str(&reasons(&nodes, colours));
+        }
         terminal::to_stdout(texts.join("\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
@@ -48,19 +114,50 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 fn table(nodes: &[NodeView]) -> Table {
     let mut table = Table::new(&["NODE", "ENGINE", "HOST", "STATE", "CPUS", "MEMORY", "SLOTS", "DEVICES"]);
     for node in nodes {
-        let (state, colour) = if node.connected { ("ready", Colour::Green) } else { ("away", Colour::Red) };
+        // One that has never come has not said what it has.
+        let known = |text: String| if node.slots > 0 { text } else { "-".into() }.into();
         table.row(vec![
             node.id.as_str().into(),
-            node.engine.as_str().into(),
+            place(node).into(),
             node.host.as_str().into(),
-            Cell::coloured(state, Some(colour)),
-            format!("{}/{}", cpus(node.cpu_millis_used), cpus(node.cpu_millis)).into(),
-            format!("{}/{}", format_bytes(node.memory_bytes_used), format_bytes(node.memory_bytes)).into(),
-            format!("{}/{}", node.slots_used, node.slots).into(),
-            devices(&node.devices).into(),
+            state(node),
+            known(format!("{}/{}", cpus(node.cpu_millis_used), cpus(node.cpu_millis))),
+            known(format!("{}/{}", format_bytes(node.memory_bytes_used), format_bytes(node.memory_bytes))),
+            known(format!("{}/{}", node.slots_used, node.slots)),
+            known(devices(&node.devices)),
         ]);
     }
     table
+}
+
+/// Where a job has to say to run to come there: `local`, `ssh/gpu`.
+pub(crate) fn place(node: &NodeView) -> String {
+    node.pool.as_ref().map_or_else(|| node.engine.clone(), |pool| format!("{}/{pool}", node.engine))
+}
+
+/// Whether a node can be used.
+pub(crate) fn state(node: &NodeView) -> Cell {
+    let (text, colour) = match (node.connected, node.drained, node.error.is_some()) {
+        (true, false, _) => ("ready", Colour::Green),
+        (true, true, _) => ("drained", Colour::Yellow),
+        (false, true, _) => ("away, drained", Colour::Red),
+        (false, false, true) => ("away", Colour::Red),
+        (false, false, false) => ("connecting", Colour::Yellow),
+    };
+    Cell::coloured(text, Some(colour))
+}
+
+/// Why nodes are away, a line each.
+pub(crate) fn reasons(nodes: &[NodeView], colours: bool) -> String {
+    let line = |node: &NodeView| {
+        let error = node.error.as_ref()?;
+        Some(format!(
+            "{} {}\n",
+            terminal::paint(&format!("{} is away:", node.id), Colour::Red, colours),
+            error.message
+        ))
+    };
+    nodes.iter().filter_map(line).collect()
 }
 
 /// What is in use of each machine, by muster or not.
@@ -102,13 +199,13 @@ fn device_table(nodes: &[NodeView]) -> Option<Table> {
 }
 
 /// Thousandths as people count: `4`, `0.5`.
-fn cpus(millis: u64) -> String {
+pub(crate) fn cpus(millis: u64) -> String {
     let text = format!("{:.3}", millis as f64 / 1000.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// `8x H100 80 GB (3 free)`, one group for each model; simulated ones say so.
-fn devices(devices: &[DeviceView]) -> String {
+pub(crate) fn devices(devices: &[DeviceView]) -> String {
     let mut groups: Vec<(String, usize, usize)> = Vec::new();
     for view in devices {
         let device = &view.device;

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use muster_api::client::{self, Client};
-use muster_api::model::spec::{FieldCode, JobSpec, Target};
+use muster_api::model::spec::{JobSpec, Target};
 use muster_api::view::{CreateJob, JobDetail, Preview};
 
 use super::state;
@@ -24,10 +23,6 @@ mod attached;
 mod summary;
 
 pub(super) use attached::{Unattended, View, watch};
-
-/// How long nodes may take to come back to a server that has just started.
-const NODES_RETURN: Duration = Duration::from_secs(2);
-const NODES_POLL: Duration = Duration::from_millis(20);
 
 /// What the shell keeps for itself; in a task it would be wrong.
 const SHELLS_OWN: [&str; 4] = ["_", "OLDPWD", "PWD", "SHLVL"];
@@ -229,20 +224,7 @@ async fn check(session: &Session, flags: &Flags, request: &Request) -> Result<Pr
     let check = async |client: &Client| {
         client.preview_job(&create).await.map_err(|error| flags.in_users_words(error))
     };
-    let deadline = Instant::now() + NODES_RETURN;
-    loop {
-        match session.call(check).await {
-            // A server that has just started remembers what its nodes had; what they have now, they say themselves.
-            Err(error) if error.is_about(FieldCode::NotEnoughResources) && Instant::now() < deadline => {
-                let nodes = session.call(async |client| client.nodes().await).await?.items;
-                if nodes.iter().all(|node| node.connected) {
-                    return session.call(check).await;
-                }
-                tokio::time::sleep(NODES_POLL).await;
-            }
-            other => return other,
-        }
-    }
+    session.call(check).await
 }
 
 async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCode, Error> {

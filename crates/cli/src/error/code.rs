@@ -42,6 +42,8 @@ muster_api::model::catalogue! {
         FileExists = "file_exists" => "Replace it with --force, or choose another place with -o DEST.",
         /// A file cannot be written where it was asked for.
         FileUnwritable = "file_unwritable" => "Check your rights to the place, or choose another one with -o DEST.",
+        /// A host of a pool cannot be reached, or not be used.
+        HostUnreachable = "host_unreachable" => "Mend what the lines say, and try again; `ssh HOST` must come in without a password.",
         /// Muster's own folder cannot be made or used.
         HomeUnusable = "home_unusable" => "MUSTER_HOME moves muster's data to another directory.",
         /// There is a job file already, and it is not written over.
@@ -156,6 +158,7 @@ impl Code {
             | Self::CurrentDirectoryMissing
             | Self::DiskFull
             | Self::HomeUnusable
+            | Self::HostUnreachable
             | Self::JobFileUnwritable
             | Self::OutputFailed
             | Self::ServerForeign

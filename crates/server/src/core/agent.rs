@@ -16,6 +16,7 @@ use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::{ConnectionId, Reply};
 use super::live::{Connection, Ended, Node};
+use crate::keeper::Word;
 
 impl Core {
     pub(super) fn on_agent_connected(
@@ -26,7 +27,8 @@ impl Core {
         batch: &mut Batch,
         now: Timestamp,
     ) {
-        let Some(target) = self.nodes.get(&hello.node).map(|node| node.target.clone()) else {
+        let known = self.nodes.get(&hello.node).filter(|node| node.leaves_at.is_none());
+        let Some(target) = known.map(|node| node.target.clone()) else {
             return tracing::warn!(node = %hello.node, "an agent of no known node");
         };
         let same =
@@ -49,6 +51,8 @@ impl Core {
             tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
             batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path }));
         }
+        self.tell_keeper(Word::Arrived(hello.node.clone()));
+        self.parts.starts.close(&hello.node);
         self.reconcile(hello, same, batch, now);
         self.dirty = true;
     }
@@ -261,13 +265,16 @@ impl Core {
         node.refresh();
         node.lost_at = lost_after.map(|after| now + after);
         self.timers.extend(node.lost_at);
-        // Whoever starts agents may be gone, when the server stops.
-        drop(self.parts.away.send(id.clone()));
+        self.tell_keeper(Word::Away(id.clone()));
     }
 
     /// Lets a node forget a task once its end, its outputs and its whole log are safe here.
     pub(super) fn forget_if_complete(&mut self, task: &TaskId, messages: &mut Vec<(NodeId, ToAgent)>) {
         let Some(ended) = self.ended.get(task).filter(|ended| !ended.owes_outputs) else { return };
+        // One that was given up and still runs must not be forgotten by the only one who can end it.
+        if self.nodes.get(&ended.node).is_some_and(|node| node.stale.contains(task)) {
+            return;
+        }
         if self.parts.logs.is_complete(task, ended.log_bytes)
             && let Some(ended) = self.ended.remove(task)
         {

@@ -1,11 +1,12 @@
 //! One turn of the core: what was decided, not yet on disk, and how to take it back.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
 use muster_model::job::Effect;
+use muster_model::pool::Pool;
 use muster_model::{BundleId, JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, NewEvent};
 use serde_json::Value;
@@ -17,6 +18,7 @@ use super::live::{Ended, Live};
 pub(super) enum Answer {
     Job(Reply<JobId>, JobId),
     Done(Reply<()>),
+    Node(Reply<NodeId>, NodeId),
     Bundles(Reply<u64>),
 }
 
@@ -26,6 +28,7 @@ impl Answer {
         match self {
             Self::Job(reply, id) => drop(reply.send(Ok(id))),
             Self::Done(reply) => drop(reply.send(Ok(()))),
+            Self::Node(reply, id) => drop(reply.send(Ok(id))),
             Self::Bundles(reply) => drop(reply.send(Ok(batch.removed_bundles))),
         }
     }
@@ -34,6 +37,7 @@ impl Answer {
         match self {
             Self::Job(reply, _) => drop(reply.send(Err(problem))),
             Self::Done(reply) => drop(reply.send(Err(problem))),
+            Self::Node(reply, _) => drop(reply.send(Err(problem))),
             Self::Bundles(reply) => drop(reply.send(Err(problem))),
         }
     }
@@ -78,6 +82,12 @@ pub(super) struct Batch {
     pub removed_bundles: u64,
     /// Tasks of which it is now known what became of their files.
     pub outputs: Vec<TaskId>,
+    /// The pools as they were, if any changed.
+    pub pools_before: Option<BTreeMap<String, Pool>>,
+    /// Nodes of pools that were spoken of: those that are away are tried at once.
+    pub spoken_of: BTreeSet<NodeId>,
+    /// Whether nodes were drained, of those where that changed; as it was first comes last.
+    pub drained_before: Vec<(NodeId, bool)>,
 }
 
 impl Batch {
@@ -88,6 +98,14 @@ impl Batch {
             before_generation: live.job.generation,
             ..Touched::default()
         })
+    }
+
+    /// What was decided is answered once it is on disk; what was refused, at once.
+    pub fn answer(&mut self, reply: Reply<()>, decided: Result<(), Problem>) {
+        match decided {
+            Ok(()) => self.answers.push(Answer::Done(reply)),
+            Err(problem) => drop(reply.send(Err(problem))),
+        }
     }
 
     pub fn event(&mut self, job: &JobId, attempt: u32, at: Timestamp, kind: &str, body: Value) {

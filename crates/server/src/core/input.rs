@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use muster_api::pool::PoolView;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{NodeView, Why};
 use muster_link::message::{Hello, ToAgent, ToServer};
 use muster_model::bundle::Source;
 use muster_model::job::Event;
+use muster_model::pool::PoolSpec;
 use muster_model::spec::JobSpec;
 use muster_model::{BundleId, JobId, NodeId, TaskId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
@@ -45,6 +47,28 @@ pub(crate) enum Input {
     PutBundle(BundleId, String, Reply<()>),
     Why(JobId, Reply<Option<Why>>),
     Nodes(Reply<Vec<NodeView>>),
+    /// Answered when every node is connected, or a moment after the server's start: before, what is known of nodes is old.
+    Settled(Reply<()>),
+    Pools(Reply<Vec<PoolView>>),
+    PutPool(Box<PoolSpec>, Put, Reply<()>),
+    RemovePool {
+        pool: String,
+        force: bool,
+        reply: Reply<()>,
+    },
+    /// The node is named as people do it.
+    RemoveNode {
+        node: String,
+        force: bool,
+        reply: Reply<()>,
+    },
+    Drain {
+        node: String,
+        drained: bool,
+        reply: Reply<NodeId>,
+    },
+    /// The pools of the configuration, all of them.
+    Configure(Vec<PoolSpec>, Reply<()>),
     Unfinished(Reply<u64>),
     AgentConnected {
         connection: ConnectionId,
@@ -76,6 +100,15 @@ pub(crate) enum Input {
     LogBytes(Vec<(JobId, u64)>, Reply<()>),
     /// Have every connected node remove what it need not keep; says which were asked. What each freed is told later.
     Collect(mpsc::Sender<(NodeId, u64)>, Reply<Vec<NodeId>>),
+}
+
+/// What is said of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// All of it: hosts that are not named go.
+    Whole,
+    /// More hosts.
+    More,
 }
 
 /// How everything else talks to the core.

@@ -91,6 +91,10 @@ pub(super) struct Node {
     pub stale: BTreeSet<TaskId>,
     /// When its tasks are given up, while its agent is away.
     pub lost_at: Option<Timestamp>,
+    /// It gets no new tasks: somebody wants it so.
+    pub drained: bool,
+    /// It is nobody's any more, and goes when what ran there has ended, or at this moment.
+    pub leaves_at: Option<Timestamp>,
 }
 
 impl Node {
@@ -105,12 +109,15 @@ impl Node {
             tasks: BTreeSet::new(),
             stale: BTreeSet::new(),
             lost_at: None,
+            drained: false,
+            leaves_at: None,
         }
     }
 
     /// Whether new tasks may start there follows from the rest.
     pub fn refresh(&mut self) {
-        self.free.usable = self.connection.is_some() && self.stale.is_empty();
+        let is_wanted = !self.drained && self.leaves_at.is_none();
+        self.free.usable = is_wanted && self.connection.is_some() && self.stale.is_empty();
     }
 
     /// Sends to the agent if it is there. One that does not take its messages is cut off: when it comes back it says

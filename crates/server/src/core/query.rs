@@ -1,13 +1,14 @@
 //! Questions about what is in memory: why a job waits, what nodes have.
 
+use muster_api::pool::{HostView, PoolView};
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{DeviceView, NodeView, Why};
 use muster_model::job::State;
+use muster_model::pool::{Host, HostSpec, Pool};
 use muster_model::quantity::format_duration;
 use muster_model::spec::Target;
 use muster_model::task::TaskPhase;
 use muster_model::{JobId, NodeId, Reason};
-use muster_scheduler::Waiting;
 
 use super::Core;
 use super::live::{Live, Node};
@@ -48,19 +49,26 @@ impl Core {
         self.obstacle(&live.waiting, live.target(), ahead).unwrap_or_else(starts)
     }
 
-    /// What keeps a gang from starting now.
-    pub(super) fn obstacle(&self, waiting: &Waiting, target: &Target, ahead: usize) -> Option<Why> {
-        let obstacle = muster_scheduler::explain(&self.free_on(target), waiting, ahead)?;
-        Some(Why {
-            code: obstacle.code.into(),
-            summary: obstacle.summary,
-            constraint: Some(obstacle.constraint),
-            help: Some(obstacle.help),
-        })
+    pub(super) fn node_views(&self) -> Vec<NodeView> {
+        let shown = self.nodes.iter().filter(|(_, node)| node.leaves_at.is_none());
+        shown.map(|(id, node)| self.node_view(id, node)).collect()
     }
 
-    pub(super) fn node_views(&self) -> Vec<NodeView> {
-        self.nodes.iter().map(|(id, node)| self.node_view(id, node)).collect()
+    pub(super) fn pool_views(&self) -> Vec<PoolView> {
+        let view = |pool: &Pool| PoolView {
+            name: pool.name.clone(),
+            on: Target::Ssh(pool.name.clone()).to_string(),
+            configured: pool.configured,
+            shared: pool.shared.clone(),
+            hosts: pool.hosts.iter().filter_map(|host| self.host_view(host)).collect(),
+        };
+        self.pools.values().map(view).collect()
+    }
+
+    fn host_view(&self, host: &Host) -> Option<HostView> {
+        let node = self.nodes.get(&host.node)?;
+        let HostSpec { destination, port, key, address } = host.spec.clone();
+        Some(HostView { destination, port, key, address, node: self.node_view(&host.node, node) })
     }
 
     fn node_view(&self, id: &NodeId, node: &Node) -> NodeView {
@@ -68,8 +76,14 @@ impl Core {
         NodeView {
             id: id.clone(),
             engine: node.target.engine().into(),
+            pool: match &node.target {
+                Target::Ssh(pool) => Some(pool.clone()),
+                Target::Local | Target::Slurm(_) | Target::Kubernetes(_) => None,
+            },
             host: node.host.clone(),
             connected: node.connection.is_some(),
+            drained: node.drained,
+            error: self.parts.starts.error(id).filter(|_| node.connection.is_none()),
             agent_pid: node.connection.as_ref().map(|connection| connection.pid),
             agent_version: node.connection.as_ref().map(|connection| connection.version.clone()),
             cpu_millis: capacity.cpu_millis,

@@ -55,7 +55,11 @@ impl Core {
 
     /// What is free where a target runs.
     pub(super) fn free_on(&self, target: &Target) -> Vec<Free> {
-        self.nodes.values().filter(|node| node.target == *target).map(|node| node.free.clone()).collect()
+        self.nodes
+            .values()
+            .filter(|node| node.target == *target && node.leaves_at.is_none())
+            .map(|node| node.free.clone())
+            .collect()
     }
 
     /// What is due: nodes that stayed away too long, and jobs whose pause is over.

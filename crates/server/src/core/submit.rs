@@ -77,6 +77,7 @@ impl Core {
             );
             errors.push(FieldError::new("name", FieldCode::NameInUse, message));
         }
+        errors.extend(self.check_pool(&spec.on));
         let nodes = self.free_on(&spec.on);
         let waiting = waiting(spec);
         // A node that has not said what it has yet may have anything.

@@ -13,14 +13,17 @@ use tokio::sync::oneshot;
 use super::*;
 
 mod machine;
+mod pool;
 
 struct Fixture {
     core: Core,
     dir: tempfile::TempDir,
     connection: u64,
+    words: mpsc::UnboundedReceiver<Word>,
 }
 
-fn load(dir: &std::path::Path) -> Core {
+fn load(dir: &std::path::Path) -> (Core, mpsc::UnboundedReceiver<Word>) {
+    let (words_sender, words) = mpsc::unbounded_channel();
     let Store { writer, readers } = Store::open(dir).unwrap();
     let options =
         local::Options { dir: dir.join("node"), exe: "/nonexistent".into(), arguments: Vec::new(), binary };
@@ -28,16 +31,17 @@ fn load(dir: &std::path::Path) -> Core {
         gang_key: [7; 32],
         writer,
         readers,
-        engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options))])),
+        engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options)), Arc::new(pool::Far::new())])),
         logs: Arc::new(LogStore::new(dir.join("logs"))),
         metrics: Arc::new(Metrics::new()),
         commits: Arc::default(),
         news: watch::Sender::new(0),
-        away: mpsc::unbounded_channel().0,
+        words: words_sender,
+        starts: Arc::default(),
         home: dir.into(),
         keep: Default::default(),
     };
-    Core::load(parts, vec![(node(), Target::Local)]).unwrap()
+    (Core::load(parts, vec![(node(), Target::Local)]).unwrap(), words)
 }
 
 /// What agents should run: a file that never changes.
@@ -52,22 +56,34 @@ fn node() -> NodeId {
 impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { core: load(dir.path()), dir, connection: 0 }
+        let (core, words) = load(dir.path());
+        Self { core, dir, connection: 0, words }
     }
 
     /// What a killed server leaves, started again.
     fn restart(self) -> Self {
-        let Self { core, dir, connection } = self;
-        drop(core);
-        Self { core: load(dir.path()), dir, connection }
+        let Self { core, dir, connection, words } = self;
+        drop((core, words));
+        let (core, words) = load(dir.path());
+        Self { core, dir, connection, words }
     }
 
     fn connect(&mut self, incarnation: &str, tasks: Vec<TaskReport>) -> mpsc::Receiver<ToAgent> {
-        self.connect_build("build", incarnation, tasks)
+        self.connect_node(&node(), incarnation, tasks)
+    }
+
+    fn connect_node(
+        &mut self,
+        node: &NodeId,
+        incarnation: &str,
+        tasks: Vec<TaskReport>,
+    ) -> mpsc::Receiver<ToAgent> {
+        self.connect_build(node, "build", incarnation, tasks)
     }
 
     fn connect_build(
         &mut self,
+        node: &NodeId,
         build: &str,
         incarnation: &str,
         tasks: Vec<TaskReport>,
@@ -78,7 +94,7 @@ impl Fixture {
             protocol: PROTOCOL,
             version: "1".into(),
             build: build.into(),
-            node: node(),
+            node: node.clone(),
             incarnation: incarnation.into(),
             pid: 1,
             host: "host".into(),
@@ -250,7 +266,7 @@ fn an_agent_of_another_build_is_asked_to_change_over() {
     let mut fixture = Fixture::new();
     let asked = |messages: &[ToAgent]| messages.contains(&ToAgent::Upgrade { path: "/bin/muster".into() });
     assert!(!asked(&all(&mut fixture.connect("a", Vec::new()))));
-    assert!(asked(&all(&mut fixture.connect_build("older", "a", Vec::new()))));
+    assert!(asked(&all(&mut fixture.connect_build(&node(), "older", "a", Vec::new()))));
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Takes;
 pub(crate) struct OnJob;
 /// An operation on a node, named by its id.
 pub(crate) struct OnNode;
+/// An operation on a pool, named by the caller.
+pub(crate) struct OnPool;
 /// An operation that the state of things may forbid.
 pub(crate) struct Conflicts;
 
@@ -72,6 +74,12 @@ impl IntoResponses for OnJob {
 impl IntoResponses for OnNode {
     fn responses() -> Responses {
         problems(&[(400, "The request cannot be read."), (404, "There is no such node.")])
+    }
+}
+
+impl IntoResponses for OnPool {
+    fn responses() -> Responses {
+        problems(&[(400, "The request cannot be read."), (404, "There is no such pool.")])
     }
 }
 

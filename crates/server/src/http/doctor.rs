@@ -18,6 +18,7 @@ use crate::state::Shared;
 #[utoipa::path(get, path = "/api/v1/doctor", tag = "server", operation_id = "check_server",
     responses((status = 200, body = Doctor), Always))]
 pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Doctor>, Failure> {
+    shared.core.ask(Input::Settled).await?;
     let nodes = shared.core.ask(Input::Nodes).await?;
     let home = shared.home.clone();
     // On a thread that may wait for the disk.

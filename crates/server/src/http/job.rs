@@ -17,7 +17,6 @@ use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind, is_label, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
-use tokio::time::{sleep, timeout};
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, Segment};
@@ -28,10 +27,6 @@ use crate::{bundle, view};
 
 /// Jobs on a page when the caller does not say.
 const DEFAULT_PAGE: u32 = 100;
-/// An agent connects within a moment of the server's start, or something is wrong with it.
-const ARRIVAL: Duration = Duration::from_secs(3);
-/// How often to look whether it has.
-const LOOK: Duration = Duration::from_millis(10);
 /// Jobs whose names a mistyped one is compared with.
 const RECENT: u32 = 200;
 /// The longest key a client may choose.
@@ -56,6 +51,7 @@ pub(super) async fn create(
     let spec = checked(&shared, &request)?;
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
+        shared.core.ask(Input::Settled).await?;
         let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
         return Ok(Json(Preview { launch: view::launch(&spec), spec, name, why }).into_response());
     }
@@ -84,17 +80,10 @@ async fn submit(shared: &Shared, submission: Submission) -> Result<JobId, Proble
         |problem: &Problem| problem.errors.iter().any(|error| error.code == FieldCode::NotEnoughResources);
     match ask(submission.clone()).await {
         Err(problem) if too_much(&problem) => {
-            // Whoever does not come in time is taken at its last word.
-            drop(timeout(ARRIVAL, nodes_to_speak(shared)).await);
+            shared.core.ask(Input::Settled).await?;
             ask(submission).await
         }
         answer => answer,
-    }
-}
-
-async fn nodes_to_speak(shared: &Shared) {
-    while shared.core.ask(Input::Nodes).await.is_ok_and(|nodes| nodes.iter().any(|node| !node.connected)) {
-        sleep(LOOK).await;
     }
 }
 

@@ -67,7 +67,8 @@ pub(super) async fn of_node(
     let known = known.into_iter().find(|known| known.id.as_str() == node).map(|known| known.id);
     let id: NodeId = known.ok_or_else(|| {
         let shown: String = node.chars().take(80).collect();
-        Problem::new(Code::NotFound, format!("there is no node `{shown}`")).hint("`muster nodes` lists them")
+        Problem::new(Code::NodeNotFound, format!("there is no node `{shown}`"))
+            .hint("`muster nodes` lists them")
     })?;
     let (now, history) = (shared.metrics.node(&id), shared.metrics.node_history(&id, since, limit));
     Ok(Json(NodeMetrics { node: id, now, history }))

@@ -15,6 +15,7 @@ use crate::state::Shared;
 #[utoipa::path(get, path = "/api/v1/server", tag = "server", operation_id = "show_server",
     responses((status = 200, body = ServerView), Always))]
 pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<ServerView>, Failure> {
+    shared.core.ask(Input::Settled).await?;
     let nodes = shared.core.ask(Input::Nodes).await?;
     let unfinished_jobs = shared.core.ask(Input::Unfinished).await?;
     Ok(Json(ServerView {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use muster_api::Problem;
 use muster_api::client::{Client, Endpoint, Error};
 use muster_api::model::bundle::{Chunk, Source};
+use muster_api::model::pool::PoolSpec;
 use muster_api::model::{BundleId, ChunkId};
 use muster_api::view::{CreateJob, PutBundle};
 use muster_bundle::chunk::{self, Encoder};
@@ -30,15 +31,22 @@ impl Server {
             arguments: Vec::new(),
             binary: || None,
         };
+        let engines = Engines::new(vec![Arc::new(Local::new(node))]);
+        let keep = Keep { unused, ..Keep::default() };
+        Self::with(dir, engines, keep, Vec::new()).await
+    }
+
+    pub async fn with(dir: TempDir, engines: Engines, keep: Keep, pools: Vec<PoolSpec>) -> Self {
         let options = Options {
             home: dir.path().into(),
             listen: Listen::Socket,
             idle_exit: None,
-            engines: Engines::new(vec![Arc::new(Local::new(node))]),
+            engines,
             build: "test".into(),
             version: "0".into(),
             owner: "me".into(),
-            keep: Keep { unused, ..Keep::default() },
+            keep,
+            pools,
         };
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let on_ready = move |_: &Path| {

@@ -5,3 +5,4 @@
 mod bundles;
 mod fixture;
 mod link;
+mod pools;

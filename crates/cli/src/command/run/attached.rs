@@ -10,6 +10,7 @@ use muster_api::view::{JobDetail, LogChunk, LogsQuery, NodeView, StreamEnd, Why}
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::{exit_code, headline, summary};
+use crate::command::nodes::place;
 use crate::command::stop;
 use crate::display::{Display, Mode};
 use crate::error::Error;
@@ -253,15 +254,15 @@ impl<'a> Watch<'a> {
             return;
         }
         let Ok(Ok(nodes)) = timeout(REMARK_DEADLINE, self.session.client().nodes()).await else { return };
-        if let Some(text) = hidden_devices(&nodes.items, self.job.spec.on.engine()) {
+        if let Some(text) = hidden_devices(&nodes.items, &self.job.spec.on.to_string()) {
             terminal::note(&text);
         }
     }
 }
 
-fn hidden_devices(nodes: &[NodeView], engine: &str) -> Option<String> {
+fn hidden_devices(nodes: &[NodeView], on: &str) -> Option<String> {
     let devices: Vec<_> =
-        nodes.iter().filter(|node| node.engine == engine).flat_map(|node| &node.devices).collect();
+        nodes.iter().filter(|node| place(node) == on).flat_map(|node| &node.devices).collect();
     let first = devices.first()?;
     let count = devices.len();
     let simulated = if devices.iter().all(|view| view.device.simulated) { "simulated " } else { "" };

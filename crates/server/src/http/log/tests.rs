@@ -234,6 +234,7 @@ fn options(home: &Path) -> Options {
     };
     Options {
         keep: crate::retention::Keep::default(),
+        pools: Vec::new(),
         home: home.into(),
         listen: Listen::Socket,
         idle_exit: None,
