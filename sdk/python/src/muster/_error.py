@@ -107,6 +107,10 @@ class JobFailed(Error):
         super().__init__(message, code=job.reason or job.state, hint=f"`muster why {job.id}` says what would help")
 
 
+class JobLost(Error):
+    """The job ended, or lost a node, under somebody who was working in it."""
+
+
 class CommandFailed(Error):
     """A command ended with another status than 0."""
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ._error import CommandFailed, CommandLost, Timeout
+from ._error import CommandFailed, CommandLost, JobLost, Timeout
 from ._show import table
 from ._transport import SILENCE
 
@@ -45,7 +45,8 @@ class Session:
         """Gives it a command and returns at once; with `wait`, when it is over or so many seconds have passed."""
         text = command if isinstance(command, str) else shlex.join(command)
         how = {"task": self.task, "wait": None if wait is None else min(WAIT, int(wait))}
-        given = self._transport.call("POST", f"{self._path}/commands", params=how, body={"command": text})
+        body = {"command": text}
+        given = self._transport.call("POST", f"{self._path}/commands", params=how, body=body, unless=self._lost)
         return Command(self, self._transport, given)
 
     def run(
@@ -83,6 +84,15 @@ class Session:
     def close(self) -> None:
         """Ends its shell, and what runs in it."""
         self._transport.call("DELETE", self._path, params={"task": self.task})
+
+    def _lost(self) -> Exception | None:
+        """A node that cannot be reached is waited for until it is given up, and the job with it."""
+        job: _wire.JobDetail = self._transport.get(f"/jobs/{quote(self.job, safe='')}")
+        if job["state"] not in ("succeeded", "failed", "stopped", "suspended"):
+            return None
+        message = f"{self.job} {job['state']} under session {self.name}: {job.get('message') or 'it does not run'}"
+        reason = job.get("reason")
+        return JobLost(message, code=reason["code"] if reason else job["state"])
 
     def __repr__(self) -> str:
         return f"Session({self.name!r} of {self.job}/{self.task})"
@@ -123,7 +133,8 @@ class Command:
 
     def refresh(self, wait: int | None = None) -> Command:
         """Looks again: at once, or when it is over or `wait` seconds have passed."""
-        self._seen = self._transport.get(self._path, {"task": self.session.task, "wait": wait})
+        how = {"task": self.session.task, "wait": wait}
+        self._seen = self._transport.get(self._path, how, unless=self.session._lost)
         return self
 
     def wait(self, *, check: bool = True, timeout: float | None = None) -> Command:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import httpx
 
@@ -27,6 +27,8 @@ PREFIX = "/api/v1"
 
 Params = Mapping[str, Any]
 _Answer = TypeVar("_Answer")
+#: Why nobody should wait any longer, if there is a reason.
+Unless = Callable[[], Optional[Exception]]
 
 
 class Transport:
@@ -58,29 +60,29 @@ class Transport:
     def close(self) -> None:
         self._http.close()
 
-    def get(self, path: str, params: Params | None = None) -> Any:
-        return self.call("GET", path, params=params)
+    def get(self, path: str, params: Params | None = None, unless: Unless | None = None) -> Any:
+        return self.call("GET", path, params=params, unless=unless)
 
     def call(
-        self, method: str, path: str, *, params: Params | None = None, body: Any = None, key: str | None = None
+        self, method: str, path: str, *, params: Params | None = None, body: Any = None, unless: Unless | None = None
     ) -> Any:
         """The JSON that the server answers, none if it answers nothing."""
-        response = self.send(method, path, params=params, body=body, key=key)
+        response = self.send(method, path, params=params, body=body, unless=unless)
         return response.json() if response.content else None
 
     def send(
-        self, method: str, path: str, *, params: Params | None = None, body: Any = None, key: str | None = None
+        self, method: str, path: str, *, params: Params | None = None, body: Any = None, unless: Unless | None = None
     ) -> httpx.Response:
         """Sends a request until it is answered. All of the API's requests can be repeated: those that make something
-        carry a key by which the server knows a second one."""
-        headers = {"Idempotency-Key": key or str(uuid.uuid4())} if method == "POST" else {}
+        carry a key by which the server knows a second one. `unless` says why there is nothing to wait for any more."""
+        headers = {"Idempotency-Key": str(uuid.uuid4())} if method == "POST" else {}
 
         def once() -> httpx.Response:
             response = self._http.request(method, PREFIX + path, params=_plain(params), json=body, headers=headers)
             _check(response)
             return response
 
-        return self._patiently(once)
+        return self._patiently(once, unless)
 
     def bytes_of(self, path: str, params: Params | None = None, silence: float = SILENCE) -> Iterator[bytes]:
         """A body as it comes. A connection that breaks is the caller's affair: it knows how far it is."""
@@ -121,15 +123,17 @@ class Transport:
 
         return self._patiently(once)
 
-    def _patiently(self, once: Callable[[], _Answer]) -> _Answer:
+    def _patiently(self, once: Callable[[], _Answer], unless: Unless | None = None) -> _Answer:
         began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
         while True:
             tries += 1
             try:
                 return once()
             except Unavailable as error:
+                if unless is not None and pause >= LAST_PAUSE and (reason := unless()) is not None:
+                    raise reason from error
                 if time.monotonic() - began > UNAVAILABLE_PATIENCE:
-                    raise error
+                    raise
             except httpx.TransportError as error:
                 waited = time.monotonic() - began
                 if self.is_private and isinstance(error, httpx.ConnectError):
