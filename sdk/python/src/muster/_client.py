@@ -121,6 +121,10 @@ class Client:
         """The nodes, with what is free on each."""
         return self._transport.get("/nodes")["items"]
 
+    def pools(self) -> list[_wire.PoolView]:
+        """The pools of SSH hosts, with each host and what is free on it."""
+        return self._transport.get("/pools")["items"]
+
     def server(self) -> _wire.ServerView:
         """The server itself."""
         return self._transport.get("/server")

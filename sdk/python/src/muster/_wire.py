@@ -16,7 +16,9 @@ Code = Literal[
     "ambiguous",
     "bundle_incomplete",
     "chunk_mismatch",
+    "configured",
     "idempotency_conflict",
+    "in_use",
     "internal",
     "invalid_fields",
     "invalid_request",
@@ -24,7 +26,9 @@ Code = Literal[
     "job_not_found",
     "method_not_allowed",
     "name_taken",
+    "node_not_found",
     "not_found",
+    "pool_not_found",
     "server_disk_full",
     "session_over",
     "too_large",
@@ -63,6 +67,13 @@ State = Literal["queued", "starting", "running", "stopping", "succeeded", "faile
 TaskPhase = Literal["assigned", "ready", "running", "ended"]
 Terminal = Literal["tmux", "pty"]
 Vendor = Literal["ascend", "nvidia"]
+
+
+class AddHosts(TypedDict):
+    """`POST /pools/{pool}/hosts`: more hosts. A pool that is not there is made; a host that is there already is reached as it is said here from now on, and tried at once if it is away."""
+
+    hosts: list[HostSpec]
+    shared: NotRequired[str | None]
 
 
 class Address(TypedDict):
@@ -244,6 +255,25 @@ class GcReport(TypedDict):
     outputs_bytes: int
 
 
+class HostSpec(TypedDict):
+    """How a host is reached, as somebody says it."""
+
+    address: NotRequired[str | None]
+    destination: str
+    key: NotRequired[str | None]
+    port: NotRequired[int | None]
+
+
+class HostView(TypedDict):
+    """A host of a pool."""
+
+    address: NotRequired[str | None]
+    destination: str
+    key: NotRequired[str | None]
+    node: NodeView
+    port: NotRequired[int | None]
+
+
 class JobEvents(TypedDict):
     """A server-sent event: `event`s as they happen, then `end`."""
 
@@ -362,6 +392,14 @@ class MissingLog(TypedDict):
     rank: int
 
 
+class NodeError(TypedDict):
+    """A try to start a node's agent that failed."""
+
+    at: str
+    may_pass: bool
+    message: str
+
+
 class NodeFreed(TypedDict):
     """What a node removed."""
 
@@ -405,12 +443,15 @@ class NodeView(TypedDict):
     cpu_millis: int
     cpu_millis_used: int
     devices: list[DeviceView]
+    drained: NotRequired[bool]
     engine: str
+    error: NotRequired[NodeError | None]
     host: str
     id: NodeId
     memory_bytes: int
     memory_bytes_used: int
     now: NotRequired[NodeUse | None]
+    pool: NotRequired[str | None]
     slots: int
     slots_used: int
 
@@ -430,6 +471,22 @@ class Outputs(TypedDict):
     files: NotRequired[int]
     message: NotRequired[str]
     state: Literal["collected", "failed", "removed"]
+
+
+class PoolList(TypedDict):
+    """All pools."""
+
+    items: list[PoolView]
+
+
+class PoolView(TypedDict):
+    """A pool."""
+
+    configured: bool
+    hosts: list[HostView]
+    name: str
+    on: str
+    shared: NotRequired[str | None]
 
 
 class Preview(TypedDict):
@@ -459,6 +516,13 @@ class PutBundle(TypedDict):
 
     content: list[Chunk]
     listing: list[Chunk]
+
+
+class PutPool(TypedDict):
+    """`PUT /pools/{pool}`: all of a pool. Hosts that are not named go, if they have no tasks."""
+
+    hosts: list[HostSpec]
+    shared: NotRequired[str | None]
 
 
 class Reason(TypedDict):

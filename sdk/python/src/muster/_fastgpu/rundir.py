@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 from .settings import SETTINGS
-from .source import pools_of
 
 if TYPE_CHECKING:
     from .job import Job
@@ -65,6 +64,5 @@ def _make(job: Job) -> str:
 
 def _shared(job: Job, on: str) -> str:
     """The directory that all hosts of the pool have in common, if it was said."""
-    pools = {f"ssh/{pool['name']}": pool for pool in pools_of(job._remote._transport.get)}
-    shared = pools.get(on, {}).get("shared")
-    return f"{str(shared).rstrip('/')}/{job.generation.name}/runs" if shared else ""
+    shared = next((pool.get("shared") for pool in SETTINGS.client().pools() if pool["on"] == on), None)
+    return f"{shared.rstrip('/')}/{job.generation.name}/runs" if shared else ""

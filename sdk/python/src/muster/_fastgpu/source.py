@@ -6,10 +6,9 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from .. import _binary
-from .._error import Conflict, Error, NotFound
+from .._error import Conflict, Error
 from .._job import Job as MusterJob
 from .generation import Generation
 from .settings import SETTINGS
@@ -39,19 +38,11 @@ def configured() -> str:
     client = SETTINGS.client()
     if (set_here := _setting("fastgpu.machines")) is not None:
         return set_here
-    pools = [pool["name"] for pool in pools_of(client._transport.get)]
+    pools = [pool["name"] for pool in client.pools()]
     if len(pools) > 1:
         message = f"there are several pools of hosts: {', '.join(pools)}"
         raise Error(message, code="several_pools", hint=f"say which: export MUSTER_MACHINES=ssh/{pools[0]}")
     return f"ssh/{pools[0]}" if pools else "local"
-
-
-def pools_of(get: Any) -> list[dict[str, Any]]:
-    try:
-        return get("/pools")["items"]
-    except NotFound:
-        # A server of before there were pools.
-        return []
 
 
 def _setting(key: str) -> str | None:
