@@ -137,7 +137,9 @@ pub(crate) fn place(node: &NodeView) -> String {
 
 /// Whether a node can be used.
 pub(crate) fn state(node: &NodeView) -> Cell {
-    let (text, colour) = match (node.connected, node.drained, node.error.is_some()) {
+    // One that has never come, and of which nothing bad is known, is on its way.
+    let is_away = node.error.is_some() || node.slots > 0;
+    let (text, colour) = match (node.connected, node.drained, is_away) {
         (true, false, _) => ("ready", Colour::Green),
         (true, true, _) => ("drained", Colour::Yellow),
         (false, true, _) => ("away, drained", Colour::Red),

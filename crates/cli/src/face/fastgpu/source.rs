@@ -3,6 +3,7 @@
 use std::env;
 
 use muster_api::model::spec::Target;
+use muster_api::pool::PoolView;
 
 use crate::command::config;
 use crate::error::{Code, Error};
@@ -50,14 +51,7 @@ fn said(on: String, by: &str) -> Result<Place, Error> {
     }
 }
 
-/// A pool, as far as is of interest here.
-pub(super) struct Pool {
-    pub name: String,
-    /// The directory that its hosts share.
-    pub shared: Option<String>,
-}
-
 /// The pools there are.
-pub(super) async fn pools(_session: &Session) -> Result<Vec<Pool>, Error> {
-    Ok(Vec::new())
+pub(super) async fn pools(session: &Session) -> Result<Vec<PoolView>, Error> {
+    Ok(session.call(async |client| client.pools().await).await?.items)
 }
