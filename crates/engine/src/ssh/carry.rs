@@ -98,8 +98,13 @@ impl Words {
 
     /// The agent's directory. A home may be shared by all machines of a site, so the node is part of its name.
     fn dir(&self, base: &Path) -> PathBuf {
+        base.join(self.dir_name())
+    }
+
+    /// It needs no quotes either.
+    pub(super) fn dir_name(&self) -> String {
         let node = self.node.as_str().strip_prefix(NodeId::PREFIX).unwrap_or_default();
-        base.join(format!("node-{}.{node}", self.server))
+        format!("node-{}.{node}", self.server)
     }
 }
 

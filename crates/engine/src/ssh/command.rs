@@ -13,6 +13,7 @@ use crate::{Error, Machine};
 
 /// What our word on the line means when it is not the binary that speaks.
 pub(super) const ABSENT: &str = "absent";
+pub(super) const OTHER: &str = "other";
 pub(super) const SENT: &str = "sent";
 pub(super) const UNSENT: &str = "unsent";
 
@@ -101,17 +102,19 @@ fn expanded(key: &Path) -> OsString {
     }
 }
 
-/// Runs the binary of this name on the machine; where it is not, says so. Any login shell must be able to read it, and `sh`
+/// Runs the binary of this name on the machine; where it is not, says so, and whether another one has started this
+/// server's agent there. Any login shell must be able to read it, and `sh`
 /// alone must be enough: so it is one line, and has no quotes, backslashes or exclamation marks within.
 ///
 /// The directory below `/var/tmp` is for homes that cannot be written to, and is used only if it is the user's own.
 pub(super) fn carry(hash: &str, words: &Words) -> String {
-    let words = words.to_line();
+    let (name, words) = (words.dir_name(), words.to_line());
     let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
     let run = format!(
-        "{places}; b=\"$d/bin/muster-{hash}\"; test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; done"
+        "o=; {places}; b=\"$d/bin/muster-{hash}\"; test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; \
+         test -S \"$d/{name}/control.sock\" && o={OTHER}; done"
     );
-    format!("exec sh -c '{run}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
+    format!("exec sh -c '{run}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m) $o\"'")
 }
 
 /// Like [`carry`], by any binary that is there.

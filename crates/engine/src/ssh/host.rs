@@ -7,11 +7,12 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
-use tokio::sync::{OnceCell, oneshot, watch};
+use tokio::sync::{Notify, OnceCell, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -19,7 +20,7 @@ use super::Options;
 use super::binary::Binary;
 use super::carry::{Job, Words};
 use super::command::{self, Patience};
-use super::login::{Login, Word};
+use super::login::{Kind, Login, Word};
 use crate::{Class, Error, Machine};
 
 /// How long the client may take to reach a machine. One that was there a moment ago is either back at once or not: many
@@ -30,6 +31,9 @@ const A_MOMENT: Duration = Duration::from_secs(30);
 /// Between two tries of the bulk login; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Between two tries to send our binary to a machine that has another; it doubles. A full disk is not freed in no time.
+const FIRST_SEND_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_SEND_PAUSE: Duration = Duration::from_secs(300);
 /// Above the longest that two logins in a row take.
 const BULK: Duration = Duration::from_secs(60);
 
@@ -102,6 +106,10 @@ pub(super) struct Host {
     /// One start or stop at a time.
     turn: tokio::sync::Mutex<()>,
     work: Mutex<Work>,
+    /// Our binary is being sent while another carries the connections.
+    is_sending: Arc<AtomicBool>,
+    /// The control connection is to be made anew.
+    anew: Arc<Notify>,
 }
 
 /// The logins that last. They end when this is dropped.
@@ -120,6 +128,8 @@ impl Host {
             seen: Arc::default(),
             turn: tokio::sync::Mutex::default(),
             work: Mutex::default(),
+            is_sending: Arc::default(),
+            anew: Arc::default(),
         }
     }
 
@@ -145,12 +155,17 @@ impl Host {
         if self.is_carried() {
             return Ok(());
         }
-        let (login, server) = self.way().control(token).await?;
+        let ((login, server), unsent) = self.way().control(token).await?;
         self.keep_control(login, server);
-        let Some(first) = self.keep_bulk() else { return Ok(()) };
         // Messages come and go without it, and it is tried again.
-        if !matches!(timeout(BULK, first).await, Ok(Ok(()))) {
+        if let Some(first) = self.keep_bulk()
+            && !matches!(timeout(BULK, first).await, Ok(Ok(())))
+        {
             tracing::warn!(node = %self.machine.node, "logs and files wait for a second login");
+        }
+        // Last, because on a slow way it leaves little room for others.
+        if let Some(kind) = unsent {
+            self.send_behind(kind);
         }
         Ok(())
     }
@@ -174,9 +189,32 @@ impl Host {
         let held = Held { carried: self.carried.clone(), seen: self.seen.clone() };
         let mut work = self.work();
         while work.logins.try_join_next().is_some() {}
+        let anew = self.anew.clone();
         work.logins.spawn(async move {
-            login.carry(server).await;
+            tokio::select! {
+                () = login.carry(server) => {}
+                () = anew.notified() => {}
+            }
             drop(held);
+        });
+    }
+
+    /// Sends our binary while another one carries the connections, for as long as it takes, and then has the control
+    /// connection made anew: the agent is then told to change over.
+    fn send_behind(&self, kind: Kind) {
+        if self.is_sending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (way, anew, sending) = (self.way(), self.anew.clone(), Sending(self.is_sending.clone()));
+        self.work().logins.spawn(async move {
+            let mut pause = FIRST_SEND_PAUSE;
+            while let Err(error) = way.send(&kind).await {
+                tracing::warn!(node = %way.machine.node, %error, "its agent stays as it is for now");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_SEND_PAUSE);
+            }
+            drop(sending);
+            anew.notify_waiters();
         });
     }
 
@@ -202,6 +240,15 @@ impl Drop for Held {
     fn drop(&mut self) {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.carried.send_replace(false);
+    }
+}
+
+/// For as long as our binary is being sent, or until that is given up.
+struct Sending(Arc<AtomicBool>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -247,6 +294,9 @@ enum Build {
     Any,
 }
 
+/// A login that is joined with the server.
+type Carried = (Login, UnixStream);
+
 /// How to get to a machine.
 struct Way {
     machine: Arc<Machine>,
@@ -255,15 +305,25 @@ struct Way {
 }
 
 impl Way {
-    async fn control(&self, token: &str) -> Result<(Login, UnixStream), Error> {
-        let (mut login, mut word) = self.ask(Job::Control, Build::Ours).await?;
-        if let Word::Absent { system, machine } = &word {
-            drop(login);
-            (login, word) = match self.send(system, machine).await {
-                Ok(()) => self.ask(Job::Control, Build::Ours).await?,
-                Err(error) => self.do_without(error).await?,
-            };
+    /// The control connection; and what our binary is still to be sent to, if another one carries it.
+    async fn control(&self, token: &str) -> Result<(Carried, Option<Kind>), Error> {
+        let (mut login, word) = self.ask(Job::Control, Build::Ours).await?;
+        let Word::Absent(kind) = word else { return Ok((self.enter(login, word, token).await?, None)) };
+        drop(login);
+        // Its agent may have tasks, which are not to be lost by a server of another build on a slow way, or to a full disk.
+        if kind.has_other
+            && let Ok((login, word)) = self.ask(Job::Control, Build::Any).await
+            && let Ok(carried) = self.enter(login, word, token).await
+        {
+            return Ok((carried, Some(kind)));
         }
+        self.send(&kind).await?;
+        let word;
+        (login, word) = self.ask(Job::Control, Build::Ours).await?;
+        Ok((self.enter(login, word, token).await?, None))
+    }
+
+    async fn enter(&self, mut login: Login, mut word: Word, token: &str) -> Result<Carried, Error> {
         if word == Word::Asks {
             login.tell(token).await?;
             word = login.word().await?;
@@ -271,21 +331,9 @@ impl Way {
         self.join(login, &word).await
     }
 
-    /// A machine that our binary cannot be sent to, for want of space it may be, still has the one of before if there was one:
-    /// its agent has tasks, which are not to be lost by a server that was replaced by another build.
-    async fn do_without(&self, error: Error) -> Result<(Login, Word), Error> {
-        match self.ask(Job::Control, Build::Any).await {
-            Ok((login, Word::Asks)) => {
-                tracing::warn!(node = %self.machine.node, %error, "its agent stays as it is");
-                Ok((login, Word::Asks))
-            }
-            _ => Err(error),
-        }
-    }
-
-    async fn bulk(&self) -> Result<(Login, UnixStream), Error> {
+    async fn bulk(&self) -> Result<Carried, Error> {
         let (mut login, mut word) = self.ask(Job::Bulk, Build::Ours).await?;
-        if matches!(word, Word::Absent { .. }) {
+        if matches!(word, Word::Absent(_)) {
             (login, word) = self.ask(Job::Bulk, Build::Any).await?;
         }
         self.join(login, &word).await
@@ -293,7 +341,7 @@ impl Way {
 
     async fn stop(&self) -> Result<(), Error> {
         match self.ask(Job::Stop, Build::Any).await?.1 {
-            Word::Gone | Word::Absent { .. } => Ok(()),
+            Word::Gone | Word::Absent(_) => Ok(()),
             word => Err(self.unexpected(&word)),
         }
     }
@@ -320,9 +368,9 @@ impl Way {
     }
 
     /// Sends the binary that suits the machine.
-    async fn send(&self, system: &str, machine: &str) -> Result<(), Error> {
+    async fn send(&self, kind: &Kind) -> Result<(), Error> {
         let prepared = self.means.prepared().await?;
-        let file = prepared.binary.suiting(&self.machine.destination, system, machine)?;
+        let file = prepared.binary.suiting(&self.machine.destination, &kind.system, &kind.machine)?;
         tracing::info!(node = %self.machine.node, file = %file.display(), "the muster binary is sent");
         let mut login = self.login(true, &command::receive(prepared.binary.hash()))?;
         login.send(&file).await?;
@@ -332,7 +380,7 @@ impl Way {
         }
     }
 
-    async fn join(&self, login: Login, word: &Word) -> Result<(Login, UnixStream), Error> {
+    async fn join(&self, login: Login, word: &Word) -> Result<Carried, Error> {
         if *word != Word::Ready {
             return Err(self.unexpected(word));
         }

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::carry::{ASKS, FAILED, GONE, MARK, READY};
-use super::command::{ABSENT, SENT, UNSENT};
+use super::command::{ABSENT, OTHER, SENT, UNSENT};
 use super::failure::Ended;
 use crate::{Class, Error, Machine};
 
@@ -33,11 +33,20 @@ const BUFFER: usize = 64 * 1024;
 /// How long the client may take to end, once it has nothing more to do.
 const LAST: Duration = Duration::from_secs(2);
 
+/// What kind of machine it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) system: String,
+    pub(super) machine: String,
+    /// It has another build of muster, which this server's agent was started with.
+    pub(super) has_other: bool,
+}
+
 /// What the machine says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// The binary is not there; what kind of machine it is.
-    Absent { system: String, machine: String },
+    /// The binary is not there.
+    Absent(Kind),
     /// The binary is there now.
     Sent,
     /// It asks for the token.
@@ -117,8 +126,10 @@ impl Login {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             ABSENT => {
-                let (system, machine) = rest.split_once(' ').unwrap_or((rest, ""));
-                Ok(Word::Absent { system: system.into(), machine: machine.into() })
+                let mut words = rest.split(' ');
+                let mut next = || words.next().unwrap_or_default();
+                let (system, machine) = (next().to_owned(), next().to_owned());
+                Ok(Word::Absent(Kind { system, machine, has_other: next() == OTHER }))
             }
             SENT => Ok(Word::Sent),
             ASKS => Ok(Word::Asks),
