@@ -25,6 +25,7 @@ mod many;
 mod metrics;
 mod node_disk;
 mod peers;
+mod pool;
 mod port_forward;
 mod retry;
 mod run;

@@ -232,7 +232,13 @@ impl Host {
         let key = "/etc/ssh/ssh_host_ed25519_key";
         self.run(&format!("rm -f {key}* && ssh-keygen -q -t ed25519 -N '' -f {key}"));
         self.run("kill -HUP $(cat /run/sshd.pid)");
-        wait_for("sshd to listen again", || self.greets());
+        // The one of before may answer for a moment longer, and then none for another moment.
+        let new = self.run(&format!("cut -d ' ' -f 2 {key}.pub"));
+        let address = self.address().to_string();
+        wait_for("sshd to show its new key", || {
+            let seen = Command::new("ssh-keyscan").args(["-T", "2", &address]).stderr(Stdio::null()).output();
+            seen.is_ok_and(|seen| String::from_utf8_lossy(&seen.stdout).contains(new.trim()))
+        });
     }
 
     /// Starts its first process and lays its cable.
