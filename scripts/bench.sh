@@ -23,5 +23,8 @@ apt_need slurmctld slurm-wlm || true
 apt_need munged munge || true
 apt_need sshd openssh-server || true
 apt_need rsync rsync || true
+apt_need pdsh pdsh || true
+apt_need ip iproute2 || true
+cargo build --locked -p muster-testkit --bin hosts
 peers="$(venv peers bench/requirements-peers.txt)" || peers=/nonexistent
-exec python3 bench/run.py --muster "$muster" --peers "$peers" --only "${ONLY:-}" "$@"
+exec python3 bench/run.py --muster "$muster" --peers "$peers" --hosts "$CARGO_TARGET_DIR/debug/hosts" --only "${ONLY:-}" "$@"
