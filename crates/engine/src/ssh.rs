@@ -26,9 +26,10 @@ use host::{Host, Means};
 
 /// What it is called in `--on` and among nodes.
 pub const NAME: &str = "ssh";
-/// The client gives a machine up that is silent for 6 to 8 seconds, so tasks are lost 12 to 14 seconds after their
-/// machine has vanished. A machine that is back earlier has lost nothing.
-const LOST_AFTER: Duration = Duration::from_secs(6);
+/// The client gives a machine up that is silent for 4 to 6 seconds, so tasks are lost 12 to 14 seconds after their
+/// machine has vanished. A machine that is back earlier has lost nothing; and one whose agent changes over, or whose login
+/// broke, has this long for the next login on a machine that has much to do.
+const LOST_AFTER: Duration = Duration::from_secs(8);
 
 /// What the engine works with.
 #[derive(Debug, Clone)]

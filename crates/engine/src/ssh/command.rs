@@ -34,7 +34,7 @@ pub(super) fn ssh(options: &Options, machine: &Machine, patience: Patience, line
     let own = options.dir.join("known_hosts");
     let known_hosts = format!("UserKnownHostsFile={} ~/.ssh/known_hosts ~/.ssh/known_hosts2", quoted(&own));
     let connect = format!("ConnectTimeout={}", patience.reach.as_secs());
-    let (interval, count) = if patience.is_bulk { (5, 4) } else { (2, 3) };
+    let (interval, count) = if patience.is_bulk { (5, 4) } else { (2, 2) };
     let (interval, count) =
         (format!("ServerAliveInterval={interval}"), format!("ServerAliveCountMax={count}"));
     command.arg("-T").args(["-e", "none"]);

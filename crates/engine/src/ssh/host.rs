@@ -262,10 +262,8 @@ async fn keep_bulk(way: Way, mut carried: watch::Receiver<bool>, first: oneshot:
                 pause = FIRST_PAUSE;
                 // Nobody waits any more if it took long.
                 let _ = first.map(|first| first.send(()));
-                tokio::select! {
-                    () = login.carry(server) => {}
-                    () = carried_anew(&mut carried) => {}
-                }
+                // It may outlive the other one: what people do in tasks goes over it, and survives a short cut.
+                login.carry(server).await;
             }
             Err(error) => {
                 tracing::warn!(node = %way.machine.node, %error, source = ?error.source, "the second login failed")
@@ -273,15 +271,6 @@ async fn keep_bulk(way: Way, mut carried: watch::Receiver<bool>, first: oneshot:
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-/// Ends when the other login was lost and made again. What broke it has most likely broken this one as well, and this one's
-/// client would take longer to notice.
-async fn carried_anew(carried: &mut watch::Receiver<bool>) {
-    let lost = carried.wait_for(|carried| !*carried).await.is_ok();
-    if !lost || carried.wait_for(|carried| *carried).await.is_err() {
-        std::future::pending().await
     }
 }
 
