@@ -7,7 +7,7 @@ use std::path::Path;
 use muster_model::node::Account;
 
 /// As login programs set it where nobody else does.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Complete an environment. `previous_output` is where the attempt before has left its output, if that is here.
 /// `devices` are the variables that say which devices the task may see: they always win, also

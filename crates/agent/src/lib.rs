@@ -18,6 +18,7 @@ mod environment;
 mod far_end;
 mod files;
 mod identity;
+mod login;
 mod machine;
 mod metrics;
 mod network;

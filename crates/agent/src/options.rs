@@ -52,6 +52,8 @@ pub struct Options {
     pub network: Network,
     /// When a working directory is an overlay instead of a copy.
     pub overlays: Overlays,
+    /// Tasks have the variables of a login, where nothing else was said: the machine is not the submitter's own.
+    pub login: bool,
     /// How the processes of a task are held together and ended.
     pub tree: Preference,
     /// How often the use of the machine and of its tasks is measured while tasks run; never, if absent.
@@ -79,6 +81,7 @@ impl Options {
             slots: None,
             network: Network::Loopback,
             overlays: Overlays::Auto,
+            login: false,
             tree: Preference::Auto,
             measure_every: Some(MEASURE_EVERY),
             orphan_exit: None,

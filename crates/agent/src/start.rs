@@ -13,6 +13,7 @@ use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
 
 use crate::bundle::Cache;
+use crate::login::Login;
 use crate::peers::Way;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
@@ -53,6 +54,7 @@ pub(crate) struct Means {
     pub(crate) tree: Preference,
     pub(crate) devices: Vec<Device>,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) login: Option<Arc<Login>>,
 }
 
 /// A supervisor that can be waited for.
@@ -129,6 +131,9 @@ fn launch_of(
     let command = Step { kind: StepKind::Command, argv };
     let mut env = launch.env.clone();
     env.extend(own_env);
+    for (name, value) in means.login.iter().flat_map(|login| login.variables()) {
+        env.entry(name).or_insert(value);
+    }
     let mut env = environment::complete(env, &id, &dir.output(), previous.as_deref(), visible);
     let gang = way.map(|way| {
         way.tell(&mut env);

@@ -73,6 +73,7 @@ fn carried(dir: PathBuf, words: &[OsString]) -> anyhow::Result<Options> {
     let mut options = Options::new(dir.clone(), node, Server::Carried(dir), token_file, exe);
     offer(&mut options, &config)?;
     options.network = config.local.network().unwrap_or(Network::Named(address));
+    options.login = true;
     options.build = carry::build()?;
     Ok(options)
 }

@@ -83,6 +83,7 @@ impl Hands {
             tree: options.tree,
             devices: devices.to_vec(),
             cache: Arc::clone(&means.cache),
+            login: options.login.then(Arc::default),
         };
         let shelf = Arc::new(Shelf::new(tasks_dir.clone(), Arc::clone(&means.cache)));
         Hands { tasks_dir, node: options.node.clone(), means, start, shelf }

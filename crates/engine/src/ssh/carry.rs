@@ -32,8 +32,9 @@ pub(super) const GONE: &str = "gone";
 /// How long an agent may take to listen: it reads its records first, from a disk that may be slow.
 const AGENT_DEADLINE: Duration = Duration::from_secs(15);
 const AGENT_PAUSE: Duration = Duration::from_millis(5);
-/// Binaries of servers that have not come for so long are removed.
+/// Binaries of servers that have not come for so long are removed, and those beyond this many.
 const UNUSED: Duration = Duration::from_secs(14 * 24 * 3600);
+const MOST_BINARIES: usize = 4;
 /// As much as a pipe holds.
 const BUFFER: usize = 64 * 1024;
 /// The longest token that is read.
@@ -240,12 +241,19 @@ fn keep_binaries(dir: &Path) {
     if touched.is_err() {
         return;
     }
-    for entry in fs::read_dir(&bin).into_iter().flatten().flatten() {
-        let age = entry.metadata().and_then(|file| file.modified()).ok().and_then(|at| at.elapsed().ok());
-        if age.is_some_and(|age| age > UNUSED) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+    sweep(&bin);
+}
+
+/// Whoever misses one sends it again; agents that run it do not need the file.
+fn sweep(bin: &Path) {
+    let entries = fs::read_dir(bin).into_iter().flatten().flatten();
+    let used = |path: PathBuf| Some((fs::metadata(&path).ok()?.modified().ok()?, path));
+    let mut binaries: Vec<_> = entries.filter_map(|entry| used(entry.path())).collect();
+    binaries.sort();
+    let excess = binaries.len().saturating_sub(MOST_BINARIES);
+    let is_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > UNUSED);
+    let unneeded = binaries.iter().enumerate().filter(|(number, (at, _))| *number < excess || is_old(at));
+    unneeded.for_each(|(_, (_, path))| drop(fs::remove_file(path)));
 }
 
 /// The machine's side of the connection that this login came by; of no use to others if it is within the machine.
@@ -394,6 +402,21 @@ mod tests {
         let dir = own_dir(&own, &words()).unwrap();
         assert_eq!(dir, own.join("node-0f.gpu.h1"));
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn the_binaries_that_were_used_last_stay() {
+        let bin = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        for (name, days) in [("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5), ("f", 30)] {
+            let file = File::create(bin.path().join(name)).unwrap();
+            file.set_modified(now - days * Duration::from_secs(24 * 3600)).unwrap();
+        }
+        sweep(bin.path());
+        let mut left: Vec<_> =
+            fs::read_dir(bin.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["a", "b", "c", "d"]);
     }
 
     #[test]
