@@ -1,7 +1,9 @@
 //! The binary called as `fastgpu` and as `ecluster`, on this machine.
 
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
+use muster_testkit::hosts::{Host, Hosts};
 use muster_testkit::{Home, wait_for};
 
 use crate::home_with;
@@ -104,4 +106,46 @@ fn what_only_a_cloud_has_is_said_in_a_word() {
     let unknown = home.run(["ssh", "task0.b", "true"]);
     assert!(unknown.err().contains("did you mean `a`"), "{}", unknown.err());
     assert_eq!(home.run(["create"]).code(), 2);
+}
+
+#[test]
+fn machines_of_a_pool_are_whole_hosts_used_as_if_one_had_logged_in() {
+    let hosts = Hosts::start(2);
+    let mut home = called("fastgpu");
+    let key = hosts.key().display().to_string();
+    let destinations: Vec<String> = hosts.all().iter().map(Host::destination).collect();
+    let pool = ["pool", "add", "gpu", "--shared", "/shared", "--key", &key];
+    let muster = Path::new(env!("CARGO_BIN_EXE_muster"));
+    home.set_binary(muster);
+    home.ok(pool.iter().copied().chain(destinations.iter().map(String::as_str)));
+    home.set_binary(home.shared().join("fastgpu"));
+
+    let made = home.run(["create", "-n", "bert", "-np", "2", "--install_script", "pwd > where"]);
+    assert_eq!(made.code(), 0, "{}", made.err());
+    assert!(made.err().contains("machines are on ssh/gpu (the only pool)"), "{}", made.err());
+    assert!(home.ok(["ls"]).contains("region=ssh/gpu"));
+    assert_eq!(home.ok(["ssh", "task1.bert", "cat", "where"]), "/root\n");
+    // The shared directory is where scripts look for it, and was there before anybody asked.
+    home.ok(["ssh", "task0.bert", "echo run > /fastgpu/runs/a"]);
+    assert_eq!(home.ok(["ssh", "task1.bert", "cat", "/fastgpu/runs/a"]), "run\n");
+    assert!(home.ok(["mount", "{bert}"]).contains("/fastgpu is /shared"));
+    // As mpirun has it.
+    let other = hosts.host(1).address().to_string();
+    let names = home.ok(["ssh", "task0.bert", &format!("hostname; ssh {other} hostname")]);
+    assert_eq!(names.lines().count(), 2);
+    assert_ne!(names.lines().next(), names.lines().nth(1), "{names}");
+
+    home.set_binary(muster);
+    let before = home.json(["machine", "ls", "--json"]);
+    assert!(home.run(["machine", "create", "more", "--on", "ssh/gpu", "--no-wait"]).code() == 0);
+    assert!(home.ok(["why", "more"]).contains("whole node"), "nothing else has room there");
+    home.ok(["machine", "kill", "more"]);
+    home.ok(["machine", "stop", "bert"]);
+    home.ok(["machine", "start", "bert"]);
+    let after = home.json(["machine", "ls", "--json"]);
+    for rank in 0..2 {
+        assert_eq!(before[rank]["node"], after[rank]["node"], "it has the hosts it had");
+    }
+    assert_eq!(home.ok(["exec", "bert/0", "--", "cat", "where"]), "/root\n");
+    home.ok(["machine", "kill", "bert"]);
 }

@@ -63,7 +63,7 @@ muster_api::model::catalogue! {
         /// There is no place for muster's own folder.
         NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
         /// The machines have no directory in common.
-        NoSharedDirectory = "no_shared_directory" => "Mount a volume on the hosts and name it: `muster pool add POOL --shared DIR`.",
+        NoSharedDirectory = "no_shared_directory" => "Mount a volume on the hosts and name it: `muster pool add POOL HOST --shared DIR`.",
         /// A directory was named where only a file will do.
         NotAFile = "not_a_file" => "Name a file, or a place for the directory with -o DEST.",
         /// Whoever read the output has gone; nothing is said, as nobody is there to read it.

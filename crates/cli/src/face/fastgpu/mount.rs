@@ -73,7 +73,7 @@ fn nothing(generation: Generation, job: &JobSummary) -> Error {
     let error = Error::new(Code::NoSharedDirectory, format!("the machines on {} share no directory", job.on));
     match job.on.strip_prefix("ssh/") {
         Some(pool) => error.hint(format!(
-            "mount a volume on the hosts, then say where: `muster pool add {pool} --shared DIR`; \
+            "mount a volume on the hosts, then say where: `muster pool add {pool} HOST --shared DIR`; \
              until then run directories are on each machine, and logdir says where"
         )),
         None => error.hint(format!(
