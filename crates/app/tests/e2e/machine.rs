@@ -14,7 +14,19 @@ fn wait_until_queued(home: &Home, name: &str) {
 #[test]
 fn a_machine_is_made_used_stopped_started_and_killed() {
     let home = home();
-    let made = home.json(["machine", "create", "v100", "-N", "2", "--label", "project=bert", "--json"]);
+    let bare = home.bare_shells();
+    let made = home.json([
+        "machine",
+        "create",
+        "v100",
+        "-N",
+        "2",
+        "--label",
+        "project=bert",
+        "--env",
+        &bare,
+        "--json",
+    ]);
     let names: Vec<&str> = made.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["task0.v100", "task1.v100"]);
     assert!(made[0]["address"].is_string() && made[0]["state"] == "running", "{made}");
