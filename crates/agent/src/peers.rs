@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use muster_model::launch::Peers;
-use muster_ssh::gang::{Error, Gang};
+use muster_ssh::gang::{AGENT, Error, Gang};
 
 use crate::environment;
 use crate::record::TaskDir;
@@ -32,12 +32,11 @@ impl Way {
         let path = env.get("PATH").map_or_else(String::new, |path| format!(":{path}"));
         env.insert("PATH".into(), format!("{}{path}", bin.display()));
         env.insert("MUSTER_SSH_CONFIG".into(), config.display().to_string());
-        // Both take these apart at blanks, and can do without: the PATH leads to the same.
-        let is_word = |path: &Path| !path.display().to_string().contains(char::is_whitespace);
-        let ssh = Some(bin.join("ssh")).filter(|ssh| is_word(ssh)).unwrap_or_else(|| "ssh".into());
         for name in ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"] {
-            env.insert(name.into(), ssh.display().to_string());
+            env.insert(name.into(), AGENT.into());
         }
+        // It is taken apart at blanks, and can be done without: the PATH leads to the same.
+        let is_word = |path: &Path| !path.display().to_string().contains(char::is_whitespace);
         env.entry("PDSH_RCMD_TYPE".into()).or_insert_with(|| "ssh".into());
         if is_word(&config) {
             let own = env.get("PDSH_SSH_ARGS_APPEND").map_or_else(String::new, |own| format!("{own} "));

@@ -8,6 +8,7 @@
 //! | `members` | the task itself | where each member is reached, by rank |
 //! | `known_hosts` | `ssh` | the key of every member, so that nobody is asked to trust it |
 //! | `bin/ssh`, `bin/scp`, … | the task's `PATH` | the same program as ever, with that `config` |
+//! | `bin/muster-ssh` | MPI launchers | `bin/ssh` under a name that nothing else on a `PATH` has |
 //! | `bin/orted`, `bin/prted` | the same | the daemon of an MPI launcher, with the task's `tmp` for its files |
 
 use std::fs;
@@ -27,6 +28,9 @@ const MEMBERS_FILE: &str = "members";
 pub const DOOR: &str = "muster:door";
 /// Programs that ask for a configuration with `-F`, and use it to reach hosts.
 const PROGRAMS: [&str; 3] = ["ssh", "scp", "sftp"];
+/// `ssh` for launchers that pass on the name of the one they use to their daemons on other members, where a path of this
+/// task leads nowhere. It is looked for on the `PATH`, on which a conda environment may have put an `ssh` of its own first.
+pub const AGENT: &str = "muster-ssh";
 /// Daemons that MPI launchers start on members, and the variable that says where they keep their files. Below `/tmp` those of
 /// one machine share a directory, which they make at the same moment, and then some of them give up: tasks that share a
 /// machine need a place for each.
@@ -91,6 +95,7 @@ impl Gang {
         for program in PROGRAMS {
             gang.write(&format!("bin/{program}"), &gang.wrapper(program), 0o700)?;
         }
+        gang.write(&format!("bin/{AGENT}"), &gang.wrapper("ssh"), 0o700)?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("tmp"))?;
         for (program, variable) in DAEMONS {
             gang.write(&format!("bin/{program}"), &gang.daemon(program, variable), 0o700)?;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from conftest import ROOT
 from test_machines import HERE, PRELUDE, SCRIPTS, STAND_INS, logdir_in
 
 import muster
@@ -146,6 +149,18 @@ def test_the_published_snippets_run_on_two_hosts(hosts: Hosts, pool: dict[str, s
     assert "run_classifier.py" in hosts.run(0, "cat /fastgpu/runs/fastgpu-perseus-bert-2/task-cmd")
     with muster.Client(home=pool["MUSTER_HOME"]) as client:
         assert client.job("fastgpu-perseus-bert").state == "suspended"
+
+
+def test_the_example_trains_over_two_hosts_with_the_real_mpirun(
+    hosts: Hosts, pool: dict[str, str], tmp_path: Path
+) -> None:
+    for host in range(2):
+        hosts.run(host, "mv /usr/local/bin/mpirun /usr/local/bin/mpirun.stand-in")
+    shutil.copytree(ROOT / "examples/fastgpu", tmp_path, dirs_exist_ok=True)
+    printed = launch("train_news_classifier.py", tmp_path, pool)
+    ends = re.findall(r"rank (\d) of 2: accuracy (\S+), parameters (\S+)", printed)
+    assert sorted(rank for rank, _, _ in ends) == ["0", "1"], printed
+    assert len({parameters for _, _, parameters in ends}) == 1, "the same models, bit for bit"
 
 
 def test_runs_are_on_the_volume_that_the_hosts_share(
