@@ -28,8 +28,8 @@ OPTIONS = (
 )
 
 NOTES = (
-    "Hosts: network, process and mount namespaces with a real sshd each, all on this machine and its cores. `pdsh` logs "
-    "in anew for every command, as it does; muster's commands go through sessions that are open.",
+    "Hosts: network, process and mount namespaces with a real sshd each, all on this machine and its cores. `pdsh` "
+    "logs in anew for every command, as it does; muster's commands go through sessions that are open.",
     f"Sending to hosts: what the launcher sends to all of them together is bounded to {UPLINK} (`tbf`); between each "
     "other the hosts are not bounded. `rsync -a` goes to one after the other.",
 )
