@@ -94,6 +94,8 @@ impl Walk {
             .current_dir(self.home.work())
             .env("PATH", format!("{}/bin:{path}", self.folder.path().display()))
             .env("MUSTER_HOME", self.home.path())
+            // Shells of sessions read nobody's start-up files.
+            .env("HOME", self.home.shared())
             .env_remove("MUSTER_SERVER")
             .env_remove("MUSTER_TOKEN")
             .env_remove("RANK");
