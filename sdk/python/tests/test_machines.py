@@ -41,11 +41,13 @@ def pair(place: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def job(pair: Any, work: Path) -> Any:
+def job(pair: Any, work: Path) -> Iterator[Any]:
     """The same, with shells as they are at the beginning."""
     again = ncluster.make_job(name=pair.name, run_name=pair.run_name, num_tasks=2)
     assert all(task.instance_reuse for task in again.tasks)
-    return again
+    yield again
+    for task in again.tasks:
+        task._tidy()
 
 
 def test_commands_behave_as_in_one_shell(job: Any) -> None:

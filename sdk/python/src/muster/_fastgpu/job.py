@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
@@ -103,6 +104,7 @@ class Job:
         """Stops the machines, once every command that they were given is over; they are kept by their name."""
         if self._remote.state == "running":
             self._fan_out(lambda task: task._settle())
+            self._fan_out(lambda task: task._tidy())
             self._remote.suspend()
         self._remote._wait_for(frozenset({"suspended", "succeeded", "failed", "stopped"}), None)
         print(f"{self.name} is stopped; `{self.generation.program} start {{{self.name}}}` starts it", flush=True)
@@ -110,6 +112,10 @@ class Job:
     def kill(self) -> None:
         """Releases the machines at once, whatever they are doing."""
         if not self._remote.is_over:
+            if self._remote.state == "running":
+                # Whatever cannot be reached any more keeps its scratch: nobody waits for it.
+                with contextlib.suppress(RuntimeError):
+                    self._fan_out(lambda task: task._tidy())
             self._remote.stop()
             self._remote.wait(check=False)
         print(f"{self.name} is released", flush=True)

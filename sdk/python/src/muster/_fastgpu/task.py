@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,10 +78,14 @@ class Task(Files):
         #: There is no SSH connection: commands and files go through muster.
         self.ssh_client = self.sftp = None
         self._scratch = f"/tmp/ncluster/{name}-{random_letters()}"
+        self._has_scratch = False
 
     @property
     def remote_scratch(self) -> str:
-        """A directory of the task's, for what comes and goes."""
+        """A directory of the task's, for what comes and goes; made when it is asked for first."""
+        if not self._has_scratch:
+            self._look(f"mkdir -p {shlex.quote(self._scratch)}")
+            self._has_scratch = True
         return self._scratch
 
     @property
@@ -87,6 +93,7 @@ class Task(Files):
         """The same here."""
         folder = Path(tempfile.gettempdir()) / self._scratch[len("/tmp/") :]
         folder.mkdir(parents=True, exist_ok=True)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return str(folder)
 
     @property
@@ -123,13 +130,18 @@ class Task(Files):
         )
         return self.job
 
+    def _tidy(self) -> None:
+        """Takes away what was made for what comes and goes."""
+        if self._has_scratch:
+            self._look(f"rm -rf {shlex.quote(self._scratch)}")
+            self._has_scratch = False
+
     def _begin(self, *, fresh: bool) -> None:
         """Opens its shell: a new one, unless it is to be as it was left."""
         self._open_window(0, fresh=fresh)
-        scratch = shlex.quote(self._scratch)
-        setup = f"export PYTHONUNBUFFERED=1; mkdir -p {scratch}; pwd; id -un"
+        setup = "export PYTHONUNBUFFERED=1; pwd; id -un"
         # Its own numbers count from the first command of the script.
-        started = self._window(0).start(setup if fresh else f"mkdir -p {scratch}; pwd; id -un").wait()
+        started = self._window(0).run(setup if fresh else "pwd; id -un")
         self.homedir, self.ssh_username = started.output.splitlines()[-2:]
 
     def _set_up(self, marker: str) -> None:
