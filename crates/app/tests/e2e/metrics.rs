@@ -141,7 +141,7 @@ fn the_shortest_job_has_used_something_and_nothing_is_measured_where_that_is_not
     assert!(usage["peak_memory_bytes"].as_u64().unwrap() > 0 && usage["samples"] == 0, "{usage}");
     let node = home.get("/api/v1/nodes/node_local/metrics").json();
     assert!(node["now"].is_null() && node["history"] == Value::Array(Vec::new()), "{node}");
-    home.get("/api/v1/nodes/node_nowhere/metrics").problem(404, "not_found");
+    home.get("/api/v1/nodes/node_nowhere/metrics").problem(404, "node_not_found");
     for query in ["limit=10001", "since=soon", "limit=-1"] {
         let reply = home.get(&format!("/api/v1/jobs/{job}/metrics?{query}"));
         assert!([400, 422].contains(&reply.status), "{query}: {}", reply.text());

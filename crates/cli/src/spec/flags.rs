@@ -73,6 +73,9 @@ pub(crate) struct Flags {
     /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s/CONTEXT
     #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
     pub on: Option<String>,
+    /// A whole node for each task, with all its devices
+    #[arg(long, help_heading = "Scheduling")]
+    pub exclusive: bool,
     /// From 0 to 1000; higher goes first (500 if absent)
     #[arg(long, value_name = "N", help_heading = "Scheduling")]
     pub priority: Option<String>,
@@ -101,7 +104,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 23] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 24] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -121,6 +124,7 @@ impl Flags {
             ("--command-on", &["command_on"], text(&self.command_on)),
             ("--peers", &["peers"], yes(self.peers)),
             ("--on", &["on"], text(&self.on)),
+            ("--exclusive", &["exclusive"], yes(self.exclusive)),
             ("--priority", &["priority"], text(&self.priority)),
             ("--preemptible", &["preemptible"], yes(self.preemptible)),
             ("--workspace", &["workspace"], text(&self.workspace)),
