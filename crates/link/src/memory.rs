@@ -21,11 +21,36 @@ pub fn keep(spare: i32, large: i32) {
 
 /// Gives back what is not used. Takes a moment, so it is for when nothing else is to be done.
 pub fn give_back() {
+    forget_code();
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the allocator has no other interface")]
     // SAFETY: it takes no pointer, and touches only memory that nobody has.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Lets go of the program's own code, most of which is not needed again soon: with every page that is, the kernel has mapped
+/// its neighbours. What is needed comes back from the page cache.
+fn forget_code() {
+    #[cfg(target_os = "linux")]
+    {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+        let own = maps.lines().next().and_then(|line| line.split_once('/')).map(|(_, path)| path);
+        let is_own =
+            |line: &&str| line.contains(" r-xp ") && line.split_once('/').map(|(_, path)| path) == own;
+        for line in maps.lines().filter(is_own) {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let number = |text: &str| usize::from_str_radix(text, 16).ok();
+            let range = range.and_then(|(from, to)| Some((number(from)?, number(to)?)));
+            let Some((from, to)) = range.filter(|(from, to)| from < to) else { continue };
+            #[expect(unsafe_code, reason = "advice on memory is given by address")]
+            // SAFETY: the mapping is of a file, and nobody writes to code: a page that is touched again is read from
+            // the file as it was.
+            unsafe {
+                libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_DONTNEED);
+            }
+        }
     }
 }
 
