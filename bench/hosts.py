@@ -3,15 +3,14 @@ folder beside `rsync`. The hosts are namespaces of this machine with a real sshd
 
 import http.client
 import json
-import os
 import shutil
 import socket
 import subprocess
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
+from answering import Answering
 from figure import Row, Unavailable
 from measure import Failed, Sample, run_ms, wait_for
 from slurm import tool
@@ -35,36 +34,13 @@ NOTES = (
 )
 
 
-class Hosts:
+class Hosts(Answering):
     """`with Hosts(program, count) as hosts:`; nothing is left of them at the end."""
 
-    def __init__(self, program, count):
-        self.program, self.count = program, count
+    makes, tells = "the hosts", "hosts"
 
-    def __enter__(self):
-        if os.getuid() != 0:
-            raise Failed("hosts are made of namespaces and a bridge, which only root may make")
-        if not Path(self.program).is_file():
-            raise Failed(f"{self.program} does not exist: cargo build -p muster-testkit --bin hosts")
-        command = [str(self.program), str(self.count)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        said = json.loads(self.process.stdout.readline() or "{}")
-        if "hosts" not in said:
-            raise Failed("the hosts did not start")
+    def take(self, said):
         self.key, self.hosts = said["key"], said["hosts"]
-        return self
-
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        self.process.wait()
-
-    def tell(self, *words):
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        said = json.loads(self.process.stdout.readline())
-        if "error" in said:
-            raise Failed(f"'{words[0]}' of the hosts: {said['error']}")
-        return said
 
     @property
     def sent_mb(self):

@@ -19,9 +19,11 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 
+import delegate
 import footprint
 import gang
 import hosts
+import kube
 import logs
 import many
 import start
@@ -42,6 +44,8 @@ SCENARIOS = {
     "logs": logs,
     "copy": transfer,
     "hosts": hosts,
+    "slurm": delegate,
+    "kube": kube,
     "footprint": footprint,
 }
 # Above this share of busy cores the figures say more about the machine's other work than about muster.
@@ -52,9 +56,10 @@ IDLE_DEADLINE_S = 60
 class Bench:
     """What the scenarios share: muster, the peers, and how much to do."""
 
-    def __init__(self, muster, folder, peers, hosts, quick):
+    def __init__(self, muster, folder, peers, testkit, quick):
         self.muster, self.folder, self.peers = muster, Path(folder), peers
-        self.hosts, self.quick = hosts, quick
+        self.hosts, self.slurm, self.kube = testkit / "hosts", testkit / "slurm", testkit / "kube"
+        self.quick = quick
         self.runs, self.few, self.jobs, self.uploads = (10, 3, 50, 2) if quick else (200, 20, 1000, 5)
         self.big_files, self.big_bytes, self.wide_files = (
             (500, 20_000_000, 2000) if quick else (10_000, 1_000_000_000, 100_000)
@@ -155,7 +160,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--muster", type=Path, required=True, help="the binary; the figures are the release binary's")
     parser.add_argument("--peers", type=Path, default=Path("/nonexistent"), help="the Python environment of the peers")
-    parser.add_argument("--hosts", type=Path, default=HERE.parent / "target/debug/hosts", help="the testkit's program")
+    parser.add_argument(
+        "--testkit", type=Path, default=HERE.parent / "target/debug", help="where the testkit's programs are"
+    )
     parser.add_argument("--only", default="", help=f"only these, with commas: {', '.join(SCENARIOS)}")
     parser.add_argument("--quick", action="store_true", help="small sizes and few runs: does it all work?")
     parser.add_argument("--results", type=Path, help="where the table is kept (default: RESULTS.md, for a whole run)")
@@ -172,7 +179,7 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="mb-"))
     try:
         with Muster(muster, folder / "m") as own:
-            bench = Bench(own, folder, arguments.peers.absolute(), arguments.hosts.absolute(), arguments.quick)
+            bench = Bench(own, folder, arguments.peers.absolute(), arguments.testkit.absolute(), arguments.quick)
             rows = list(measure(bench, names))
             lines = report(bench, rows, names, warning, arguments.quick)
     except Failed as error:

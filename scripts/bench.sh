@@ -25,6 +25,8 @@ apt_need sshd openssh-server || true
 apt_need rsync rsync || true
 apt_need pdsh pdsh || true
 apt_need ip iproute2 || true
-cargo build --locked -p muster-testkit --bin hosts
+(need_test_account) || true
+(need_kube_tools && kube_parts) || true
+cargo build --locked -p muster-testkit --bin hosts --bin slurm --bin kube
 peers="$(venv peers bench/requirements-peers.txt)" || peers=/nonexistent
-exec python3 bench/run.py --muster "$muster" --peers "$peers" --hosts "$CARGO_TARGET_DIR/debug/hosts" --only "${ONLY:-}" "$@"
+exec python3 bench/run.py --muster "$muster" --peers "$peers" --testkit "$CARGO_TARGET_DIR/debug" --only "${ONLY:-}" "$@"

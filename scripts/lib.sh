@@ -6,6 +6,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 CACHE="${MUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/muster-dev}"
 CARGO_DENY_VERSION=0.20.2
 HOROVOD_VERSION=0.28.1
+HELM_VERSION=3.22.0
 # Sums of compiled dependencies grow with every clean checkout that CI builds; past this the cache starts afresh.
 TARGET_LIMIT_GIB=20
 
@@ -83,6 +84,37 @@ need_test_tools() {
     apt_need tmux tmux || die "tmux is not installed, which holds the sessions of tasks" "Debian: apt-get install tmux"
     apt_need zsh zsh || die "zsh is not installed, which may be the shell of a session" "Debian: apt-get install zsh"
     apt_need pdsh pdsh || die "pdsh is not installed, which tests run between tasks" "Debian: apt-get install pdsh"
+    PATH="$PATH:/usr/sbin" apt_need slurmctld slurm-wlm munge || die "slurmctld is not installed, of which tests make clusters" "Debian: apt-get install slurm-wlm munge"
+    PATH="$PATH:/usr/sbin" apt_need slurmdbd slurmdbd || die "slurmdbd is not installed, which is the accounting of these clusters" "Debian: apt-get install slurmdbd"
+    PATH="$PATH:/usr/sbin" apt_need mariadbd mariadb-server || die "mariadbd is not installed, in which slurmdbd keeps it" "Debian: apt-get install mariadb-server"
+    need_test_account
+}
+
+# need_kube_tools: what a Kubernetes of the tests is made of besides itself.
+need_kube_tools() {
+    local command
+    # Most of these are in folders that an ordinary user's path leaves out.
+    for command in etcd:etcd-server containerd:containerd runc:runc iptables:iptables debootstrap:debootstrap openssl:openssl; do
+        PATH="$PATH:/usr/sbin" apt_need "${command%:*}" "${command#*:}" ||
+            die "${command%:*} is not installed, of which tests make clusters" "Debian: apt-get install ${command#*:}"
+    done
+    apt_need busybox busybox-static || die "busybox is not installed, of which tests make images" "Debian: apt-get install busybox-static"
+    PATH="$PATH:/usr/lib/cni" apt_need host-local containernetworking-plugins ||
+        die "the plugins for networks of pods are not installed" "Debian: apt-get install containernetworking-plugins"
+}
+
+# kube_parts: makes what clusters of tests are made of. It takes minutes the first time, which no test should seem to take.
+kube_parts() { "$ROOT/scripts/kube.sh" binaries >/dev/null && "$ROOT/scripts/kube.sh" stock >/dev/null; }
+
+# need_test_account: whom jobs of a Slurm of the tests run as: never root, and somebody with a home and a shell, whom a bare system
+# does not have.
+need_test_account() {
+    id muster-test >/dev/null 2>&1 && return
+    if [[ "$(id -u)" == 0 ]]; then
+        PATH="$PATH:/usr/sbin" useradd --create-home --shell /bin/bash --comment "runs jobs of tests" muster-test
+    else
+        die "the account muster-test is missing, as which jobs of tests run" "as root: useradd --create-home --shell /bin/bash muster-test"
+    fi
 }
 
 # venv NAME REQUIREMENTS: prints the folder of a virtual environment with exactly these packages. The environment is
@@ -133,6 +165,23 @@ cargo_deny() {
             --root "$root" "cargo-deny@$CARGO_DENY_VERSION" >&2
     fi
     printf '%s\n' "$root/bin/cargo-deny"
+}
+
+# helm: prints the path of the pinned Helm, built on the first call from the Go module proxy, whose sums Go compares with those of
+# the public log.
+helm() {
+    local root="$CACHE/tools/helm-$HELM_VERSION" build
+    if [[ ! -x "$root/helm" ]]; then
+        command -v go >/dev/null || die "go is not installed, with which Helm is built" "see https://go.dev/dl"
+        say "building Helm $HELM_VERSION into $root (once, some minutes)"
+        build="$(mktemp -d)"
+        GOFLAGS='' CGO_ENABLED=0 GOCACHE="$build/cache" GOBIN="$build" \
+            go install -trimpath -ldflags "-s -w" "helm.sh/helm/v3/cmd/helm@v$HELM_VERSION" >&2 || return 1
+        mkdir -p "$root"
+        mv "$build/helm" "$root/helm"
+        rm -rf "$build"
+    fi
+    printf '%s\n' "$root/helm"
 }
 
 # step NAME COMMAND...: runs one check, shows its output only if it fails, and counts it. Later steps run all the same,

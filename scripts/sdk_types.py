@@ -9,7 +9,7 @@ import keyword
 import sys
 from pathlib import Path
 
-HEADER = '''"""What the API says, as types. Made from openapi.json by scripts/sdk_types.py: never edited."""
+HEADER = '''"""What the API says, as types. Made from openapi.json, and as long, by scripts/sdk_types.py: not edited."""
 
 from __future__ import annotations
 

@@ -27,6 +27,9 @@ BINARY_TIMEOUT_S = 20 * 60
 # End-to-end tests start real servers and gangs; more at once than this and a small machine only measures its own load.
 E2E_PACKAGE = "muster-app"
 E2E_THREADS = os.environ.get("MUSTER_E2E_THREADS", "4")
+# Unit tests on a real Kubernetes, which a quick loop does without. Kueue and Volcano take minutes more to build.
+KUBE_PACKAGE = "muster-engine-kube"
+KUBE_TESTS = ["--include-ignored", "--skip=why_others_wait"]
 SLOWEST = 15
 
 
@@ -135,8 +138,8 @@ def event_of(line):
 class Run:
     """One test binary, while it runs: turns the harness's events into results."""
 
-    def __init__(self, binary, tally):
-        self.binary, self.tally = binary, tally
+    def __init__(self, binary, tally, unit):
+        self.binary, self.tally, self.unit = binary, tally, unit
         self.started = {}
         self.counts = {"passed": 0, "failed": 0, "ignored": 0}
 
@@ -166,6 +169,8 @@ class Run:
             harness = ["-Z", "unstable-options", "--report-time", "--format=json"]
             if self.binary.package == E2E_PACKAGE and self.binary.kind == "test":
                 harness.append(f"--test-threads={E2E_THREADS}")
+            if self.binary.package == KUBE_PACKAGE and not self.unit:
+                harness.extend(KUBE_TESTS)
             process = subprocess.Popen(
                 [*contain, self.binary.path, *harness],
                 cwd=self.binary.folder,
@@ -251,7 +256,7 @@ def run(unit):
             tally.add("failed", time.monotonic() - began, f"the tests compile ({' '.join(selection)})")
             continue
         for binary in binaries:
-            Run(binary, tally).go()
+            Run(binary, tally, unit).go()
     if not unit:
         run_doc_tests(tally)
     if not os.environ.get("MUSTER_TALLY"):

@@ -8,6 +8,7 @@ source "$(dirname "$0")/lib.sh"
 need_cargo
 need_python
 need_test_tools
+need_kube_tools
 use_target_dir
 cd "$ROOT"
 MUSTER_TALLY="$(mktemp)"
@@ -31,6 +32,8 @@ licences() {
     deny="$(cargo_deny)" || return 1
     "$deny" check --hide-inclusion-graph bans licenses sources
 }
+
+kubernetes() { kube_parts && helm >/dev/null; }
 
 # The tests above have built the binary. Whatever a broken run leaves behind, its container ends.
 fuzz_api() {
@@ -60,6 +63,8 @@ step "licences, bans and sources" licences
 say "making the Python environments of the examples (the first time fetches 5 GB)"
 step "the examples' Python environments" example_environments
 step "paramiko's Python environment" client_environment
+say "making what clusters of tests are made of (the first time builds Kubernetes: some ten minutes)"
+step "a Kubernetes for the tests" kubernetes
 part "the test runner" python3 scripts/test.py run
 say "sending the API what its document says, and what it does not"
 step "the API keeps to its document" fuzz_api

@@ -8,9 +8,11 @@
 
 mod ascend;
 mod declared;
+mod lent;
 mod nvidia;
 
 pub use declared::{Declared, ParseError};
+pub use lent::Lent;
 
 use muster_model::metrics::DeviceUse;
 use muster_model::node::{Device, Vendor};

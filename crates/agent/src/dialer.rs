@@ -56,10 +56,7 @@ impl Dialer {
         channel: Channel,
         appeared: watch::Receiver<()>,
     ) -> io::Result<Dialer> {
-        let callers = match &options.server {
-            Server::Carried(dir) => Some(Callers::open(dir, channel)?),
-            Server::Unix(_) | Server::Tcp(_) => None,
-        };
+        let callers = Callers::open(&options.server, channel, &options.token_file)?;
         Ok(Dialer {
             callers,
             server: options.server.clone(),
@@ -137,7 +134,7 @@ impl Dialer {
         self.is_refused = !worked;
     }
 
-    async fn dial(&self) -> io::Result<Box<dyn Connection>> {
+    async fn dial(&mut self) -> io::Result<Box<dyn Connection>> {
         let token = tokio::fs::read_to_string(&self.token_file).await?;
         dial::dial(&self.server, self.channel, &self.node, token.trim()).await
     }

@@ -38,6 +38,47 @@ pub(crate) fn complete(
     env
 }
 
+/// What names the job and its place to the scheduler that has lent it: nothing that muster says of them would be known there.
+const NAMES: [&str; 12] = [
+    "SLURM_CLUSTER_NAME",
+    "SLURM_CONF",
+    "SLURM_JOBID",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_QOS",
+    "SLURM_NODELIST",
+    "SLURM_SUBMIT_HOST",
+    "SLURM_TOPOLOGY_ADDR",
+    "SLURMD_NODENAME",
+];
+/// An MPI that finds itself in a job of Slurm's starts its processes with Slurm, past the task that it is in.
+const BESIDE: [(&str, &str); 6] = [
+    ("OMPI_MCA_plm", "^slurm"),
+    ("OMPI_MCA_ras", "^slurm"),
+    ("PRTE_MCA_plm", "^slurm"),
+    ("PRTE_MCA_ras", "^slurm"),
+    ("HYDRA_LAUNCHER", "ssh"),
+    ("HYDRA_RMK", "user"),
+];
+
+/// Add the variables of a place that was lent. What the job says itself stays, but for the names of the job and its place.
+pub(crate) fn lend(env: &mut BTreeMap<String, String>, lent: &BTreeMap<String, String>) {
+    for (name, value) in lent {
+        if NAMES.contains(&name.as_str()) {
+            env.insert(name.clone(), value.clone());
+        } else {
+            env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    if lent.contains_key("SLURM_JOB_ID") {
+        for (name, value) in BESIDE {
+            env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+}
+
 /// The account that the agent runs under, and with it its tasks.
 pub(crate) fn account() -> Account {
     let uid = rustix::process::getuid().as_raw();
@@ -99,6 +140,16 @@ mod tests {
         assert!(!env.contains_key("MUSTER_PREVIOUS_OUTPUT_DIR"));
         assert_eq!(env["PYTHONUNBUFFERED"], "1");
         assert!(env["PATH"].contains("/usr/bin") && !env["HOME"].is_empty());
+    }
+
+    #[test]
+    fn a_place_that_was_lent_has_its_own_names() {
+        let mut env = map(&[("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "16"), ("OMPI_MCA_plm", "rsh")]);
+        let lent = map(&[("SLURM_JOB_ID", "77"), ("SLURM_NTASKS", "2"), ("SLURM_NODEID", "1")]);
+        lend(&mut env, &lent);
+        assert_eq!((env["SLURM_JOB_ID"].as_str(), env["SLURM_NTASKS"].as_str()), ("77", "16"));
+        assert_eq!((env["SLURM_NODEID"].as_str(), env["OMPI_MCA_plm"].as_str()), ("1", "rsh"));
+        assert_eq!(env["OMPI_MCA_ras"], "^slurm");
     }
 
     #[test]

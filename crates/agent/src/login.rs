@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::environment::{DEFAULT_PATH, account};
@@ -29,6 +29,13 @@ pub(crate) struct Login {
 }
 
 impl Login {
+    /// Asks now, so that whoever needs the answer soon does not wait for the shell.
+    pub(crate) fn ask_ahead(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        // Without a thread, it is asked when it is needed.
+        let _ = std::thread::Builder::new().name("login-ahead".into()).spawn(move || drop(this.variables()));
+    }
+
     /// Its variables. Waits for the shell.
     pub(crate) fn variables(&self) -> BTreeMap<String, String> {
         // Whoever comes meanwhile waits here and has the same answer.

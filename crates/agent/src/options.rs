@@ -1,12 +1,13 @@
 //! What an agent is told when it is started.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_link::dial::Server;
 use muster_model::NodeId;
 
-use crate::device::Declared;
+use crate::device::{Declared, Lent};
 use crate::network::Network;
 use crate::tree::Preference;
 
@@ -27,6 +28,40 @@ pub enum Overlays {
     Auto,
     Always,
     Never,
+}
+
+/// A place that somebody else's scheduler has lent for one task: the agent and all that it has started end with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenure {
+    /// The place is gone, and with it all that ran; the agent only tells what is left to tell.
+    pub is_salvage: bool,
+    /// How long the task has to end by itself when the place is taken back.
+    pub grace: Duration,
+    /// How long the place is kept for a server that is not there to say what is to run; as for one that is, if absent.
+    pub patience: Option<Duration>,
+    /// A file that appears when nothing is to run here any more, for whoever cannot be reached.
+    pub closed: Option<PathBuf>,
+    /// What that scheduler calls the machine.
+    pub host: Option<String>,
+    /// The devices that it has lent.
+    pub devices: Lent,
+    /// The variables that tell of the place; tasks have them, too.
+    pub variables: BTreeMap<String, String>,
+    /// Where one can be cut off with it and not know.
+    pub fence: Option<Fence>,
+    /// Where its files go with it: how long it is kept for a server that does not come, if what is owed is too much to print.
+    pub hold: Option<Duration>,
+}
+
+/// When an agent takes itself to be cut off: others then believe that it is gone, and may start again elsewhere what it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence {
+    /// After so long without a sign of its server and of the scheduler.
+    pub after: Duration,
+    /// Where the scheduler is, as `host:port`. One that never answered is no sign of anything.
+    pub scheduler: Vec<String>,
+    /// Where its hand on this machine is. While that is dead the scheduler gives the machine up, although it can be heard.
+    pub hand: Option<String>,
 }
 
 /// What an agent is told when it is started.
@@ -60,6 +95,8 @@ pub struct Options {
     pub measure_every: Option<Duration>,
     /// After how long without a live task and without a server it ends; never, if absent.
     pub orphan_exit: Option<Duration>,
+    /// Where the machine is somebody else's to give; none where it is the agent's for as long as it is there.
+    pub tenure: Option<Tenure>,
     /// Which binary this is, by the metadata of its file.
     pub build: String,
     /// The version, for people.
@@ -85,6 +122,7 @@ impl Options {
             tree: Preference::Auto,
             measure_every: Some(MEASURE_EVERY),
             orphan_exit: None,
+            tenure: None,
             build: String::new(),
             version: String::new(),
         }

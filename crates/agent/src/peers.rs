@@ -24,6 +24,11 @@ pub(crate) fn open(dir: &TaskDir, peers: &Peers, rank: u32) -> Result<Option<Way
     Ok(Some(Way { address: SocketAddr::new(own.ip, own.port), gang }))
 }
 
+/// Tells a task that runs who is there now. One whose peers do not come in has nothing to be told.
+pub(crate) fn renew(dir: &TaskDir, peers: &Peers) -> Result<(), Error> {
+    Gang::renew(&dir.path().join("ssh"), peers, &environment::account().name)
+}
+
 impl Way {
     /// Tells programs of it. An ordinary `ssh` finds its peers since the one on the `PATH` brings its configuration along;
     /// those that look for one elsewhere are told.

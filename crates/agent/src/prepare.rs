@@ -81,9 +81,37 @@ pub(crate) async fn prepare(
 ) -> Result<Prepared, Error> {
     let bundle = record.prepare.bundle.clone().filter(|_| record.prepare.in_place.is_none());
     let task = record.prepare.task.clone();
-    let (begun, has_bundle) = (dir.clone(), bundle.is_some());
-    let files = match disk::work(move || begin(&begun, &record, has_bundle)).await? {
-        Begun::Over(ended) => return Ok(Prepared::Over(ended)),
+    let at_hand = {
+        let (dir, bundle, means, cancel) = (dir.clone(), bundle.clone(), means.clone(), cancel.clone());
+        move || prepare_at_hand(&dir, &record, bundle.as_ref(), &means, &cancel)
+    };
+    match (disk::work(at_hand).await?, bundle) {
+        (AtHand::Over(ended), _) => Ok(Prepared::Over(ended)),
+        (AtHand::Lacks(supervisor), Some(bundle)) => {
+            furnish(dir, task, bundle, means, cancel).await?;
+            Ok(Prepared::Ready(supervisor))
+        }
+        (AtHand::Ready(supervisor) | AtHand::Lacks(supervisor), _) => Ok(Prepared::Ready(supervisor)),
+    }
+}
+
+enum AtHand {
+    Ready(Coming),
+    /// Its code is not on this node.
+    Lacks(Coming),
+    Over(Ended),
+}
+
+/// All that can be done without the network, at one go: each change of threads is time that a start takes longer.
+fn prepare_at_hand(
+    dir: &TaskDir,
+    record: &Record,
+    bundle: Option<&BundleId>,
+    means: &Means,
+    cancel: &CancellationToken,
+) -> Result<AtHand, Error> {
+    let files = match begin(dir, record, bundle.is_some())? {
+        Begun::Over(ended) => return Ok(AtHand::Over(ended)),
         Begun::Unfinished => bundle,
         Begun::Ready => None,
     };
@@ -91,10 +119,14 @@ pub(crate) async fn prepare(
     // Only now, since what was asked for is on disk before any process is started for it. Nobody waits for it before the
     // launch.
     let supervisor = spawn_blocking(move || task::await_launch(&exe, supervised.path()).ok());
-    if let Some(bundle) = files {
-        furnish(dir, task, bundle, means, cancel).await?;
+    let Some(bundle) = files else { return Ok(AtHand::Ready(supervisor)) };
+    match means.cache.at_hand(bundle)? {
+        Some(tree) => {
+            show(dir, &record.prepare.task, &tree, means.overlays, cancel)?;
+            Ok(AtHand::Ready(supervisor))
+        }
+        None => Ok(AtHand::Lacks(supervisor)),
     }
-    Ok(Prepared::Ready(supervisor))
 }
 
 enum Begun {
@@ -153,6 +185,7 @@ fn check_in_place(path: &str) -> Result<(), Error> {
     }
 }
 
+/// Fetch the code, and make the working directory of it.
 async fn furnish(
     dir: TaskDir,
     task: TaskId,
@@ -160,17 +193,6 @@ async fn furnish(
     means: Means,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
-    let (cache, id) = (Arc::clone(&means.cache), bundle.clone());
-    let at_hand = {
-        let (dir, task, overlays, cancel) = (dir.clone(), task.clone(), means.overlays, cancel.clone());
-        disk::work(move || match cache.at_hand(&id)? {
-            Some(tree) => show(&dir, &task, &tree, overlays, &cancel).map(|()| true),
-            None => Ok(false),
-        })
-    };
-    if at_hand.await? {
-        return Ok(());
-    }
     let tree = tokio::select! {
         tree = means.cache.tree(&bundle, &means.bulk) => tree?,
         () = cancel.cancelled() => return Err(Error::Abandoned),

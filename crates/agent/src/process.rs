@@ -14,6 +14,8 @@ use crate::service::{End, Service};
 
 /// Another agent holds the directory. Not a failure: whoever started this one has an agent.
 pub const EXIT_ALREADY_RUNNING: u8 = 75;
+/// As of a process that was ended by SIGTERM: whoever lent the place counts what ends well as done.
+const EXIT_TAKEN: u8 = 143;
 
 /// Threads that wait for the disk. They come when needed and go soon, since an idle agent should be small.
 const DISK_THREADS: usize = 16;
@@ -42,7 +44,7 @@ pub fn run(mut options: Options) -> ExitCode {
     // Tasks are told where their files are, and they run elsewhere.
     options.dir = std::path::absolute(&options.dir).unwrap_or(options.dir);
     match serve(&options) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(Error::Identity(identity::Error::AlreadyRunning)) => {
             tracing::info!(dir = %options.dir.display(), "another agent serves from this directory");
             ExitCode::from(EXIT_ALREADY_RUNNING)
@@ -56,12 +58,13 @@ pub fn run(mut options: Options) -> ExitCode {
     }
 }
 
-fn serve(options: &Options) -> Result<(), Error> {
+fn serve(options: &Options) -> Result<ExitCode, Error> {
     muster_link::memory::share_heap();
     let mut agent = identity::take(&options.dir)?;
     loop {
         match serve_once(options, &agent)? {
-            End::Done => return Ok(()),
+            End::Done => return Ok(ExitCode::SUCCESS),
+            End::Taken => return Ok(ExitCode::from(EXIT_TAKEN)),
             End::Broken => return Err(Error::Broken),
             End::Upgrade(path) => {
                 let error = replace(&path);

@@ -9,7 +9,7 @@
 
 mod place;
 mod pump;
-mod signal;
+pub(crate) mod signal;
 
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

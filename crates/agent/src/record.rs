@@ -94,7 +94,7 @@ pub(crate) struct TaskDir {
 }
 
 impl TaskDir {
-    const RECORD: &str = "record";
+    pub(crate) const RECORD: &str = "record";
     const FORGOTTEN: &str = "forgotten";
     const UPPER: &str = "upper";
     const KEPT: [&str; 4] = ["work", TaskDir::UPPER, "output", TaskDir::FORGOTTEN];
@@ -168,6 +168,15 @@ impl TaskDir {
     /// How much room the task's files take.
     pub(crate) fn usage(&self) -> u64 {
         [self.work(), self.upper(), self.output()].iter().map(|path| disk::usage(path)).sum()
+    }
+
+    /// The record of a task that is over, as it would be if all of it were written at once.
+    pub(crate) fn text(record: &Record, ended: &Ended) -> io::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec(&Line::Task(Box::new(record.clone())))?;
+        bytes.push(b'\n');
+        serde_json::to_writer(&mut bytes, &Line::Ended(ended.clone()))?;
+        bytes.push(b'\n');
+        Ok(bytes)
     }
 
     fn append(&self, line: &Line) -> io::Result<()> {

@@ -3,16 +3,19 @@
 //! The loop only waits; what an event means is decided without waiting, here and in `life`; what is to be done is done
 //! by `hands`, which comes back with an event. All that is remembered here can be rebuilt from the disk.
 
+mod fence;
 mod hands;
 mod holding;
+mod introduction;
 mod life;
 mod message;
 mod sampling;
 mod table;
+mod tenure;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
 use std::io;
 use std::path::PathBuf;
@@ -22,6 +25,7 @@ use std::time::Duration;
 use muster_link::dial::{Channel, Server};
 use muster_link::message::{Keep, ToServer};
 use muster_model::TaskId;
+use muster_model::launch::Peers;
 use muster_model::node::Capacity;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -35,6 +39,7 @@ use crate::control::{self, Control};
 use crate::dialer::Dialer;
 use crate::files::Reader;
 use crate::identity::{Agent, Identity};
+use crate::leftover::Left;
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
@@ -44,6 +49,7 @@ use hands::{Hands, Report};
 use life::Outcome;
 use sampling::{Sampled, Sampling};
 use table::Table;
+use tenure::Tenancy;
 
 /// Answers about tasks that are not known here. More wait with the server, whose next message is not read before.
 const MAX_ANSWERS: usize = 64;
@@ -51,11 +57,15 @@ const MAX_ANSWERS: usize = 64;
 const LOG_PAUSE: Duration = Duration::from_millis(5);
 /// How long after the last thing that was done there is time to tidy up.
 const TIDY: Duration = Duration::from_secs(2);
+/// An idle agent is to be below 15 MB.
+const MOST_RESIDENT: usize = 12 << 20;
 
 /// Why the agent ends.
 #[derive(Debug, PartialEq)]
 pub(crate) enum End {
     Done,
+    /// Its place was taken while it was at work.
+    Taken,
     /// To make room for this binary.
     Upgrade(PathBuf),
     /// Something broke that should not: the next agent begins with a clear head.
@@ -85,6 +95,8 @@ pub(crate) struct Service {
     /// Comes when a supervisor has ended that this process, or the binary it was before, has started.
     child: Signal,
     orphan_since: Option<Instant>,
+    /// Where the place is lent.
+    tenancy: Option<Tenancy>,
     /// When to give back the memory that ended tasks took.
     tidy_at: Option<Instant>,
     sampling: Sampling,
@@ -93,6 +105,8 @@ pub(crate) struct Service {
     /// What is old is being removed; and whether to look again afterwards, perhaps for someone who asked.
     collecting: bool,
     collect_again: Option<bool>,
+    /// Tasks that are being told who their peers are, and what has come in meanwhile.
+    introducing: BTreeMap<TaskId, Option<Peers>>,
 }
 
 /// What is watched for.
@@ -117,6 +131,10 @@ enum Event {
     SupervisorGone {
         task: TaskId,
     },
+    /// A task was told who its peers are.
+    Introduced {
+        task: TaskId,
+    },
     /// The files of a job were removed, and perhaps a bundle is no longer needed.
     Discarded,
     /// What is old was removed.
@@ -136,6 +154,13 @@ enum Event {
     Nothing,
     Terminate,
     Orphaned,
+    /// It is time to give back a place that was lent.
+    TenancyOver,
+    /// It is time to see whether the place is cut off; and whether anybody answered.
+    FenceDue,
+    Probed(fence::Answers),
+    /// What the server has yet to be told was printed, or could not be.
+    Left(Result<Left, String>),
     /// Nothing was to be done for a while.
     Quiet,
     Broke,
@@ -157,10 +182,15 @@ impl Service {
         let reader = Arc::new(Reader::new(tasks_dir.clone(), Arc::clone(&cache)));
         let (keeper, bulk) = bulk(Dialer::new(options, Channel::Bulk, watched.clone())?, Arc::clone(&reader));
         let (control, link) = Control::new(Dialer::new(options, Channel::Control, watched)?);
-        let devices = device::discover(&options.devices);
+        let devices = match &options.tenure {
+            Some(tenure) => tenure.devices.devices(),
+            None => device::discover(&options.devices),
+        };
+        let tenancy = options.tenure.as_ref().map(|tenure| Tenancy::new(tenure, false));
         let seed = getrandom::u64().map_err(io::Error::other)?;
         let means = Means { cache, bulk, reader, overlays, exe: options.exe.clone() };
-        let hands = Hands::new(options, tasks_dir, means, &devices);
+        let taken = tenancy.as_ref().map(|tenancy| tenancy.taken.clone());
+        let hands = Hands::new(options, tasks_dir, means, &devices, taken);
         let sampling = Sampling::new(options.measure_every, &devices);
         let mut service = Service {
             capacity: machine::capacity(options, devices),
@@ -180,15 +210,18 @@ impl Service {
             terminate: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
             child: signal(SignalKind::child())?,
             orphan_since: None,
+            tenancy,
             tidy_at: None,
             sampling,
             keep: Keep::default(),
             collecting: false,
             collect_again: None,
+            introducing: BTreeMap::new(),
         };
         // Some may have ended while nobody listened.
         start::reap();
         service.resume(agent.is_new_boot)?;
+        service.begin_tenancy();
         service.watch_server();
         service.work.spawn(never_ends(keeper.run()));
         service.work.spawn(never_ends(control.run()));
@@ -201,16 +234,19 @@ impl Service {
         loop {
             let event = self.next_event().await;
             if let Some(end) = self.on_event(event) {
-                return end;
+                return self.how(end);
             }
             let is_orphan = self.outbound.is_none() && !self.tasks.has_live();
             self.orphan_since = is_orphan.then(|| self.orphan_since.unwrap_or_else(Instant::now));
+            self.update_tenancy();
         }
     }
 
     async fn next_event(&mut self) -> Event {
         let has_news = self.tasks.has_unsaid() || !self.answers.is_empty();
         let orphaned_at = self.options.orphan_exit.zip(self.orphan_since).map(|(limit, since)| since + limit);
+        let tenancy_ends_at = self.tenancy.as_ref().and_then(Tenancy::ends_at);
+        let fence_due = self.fence_due();
         let [terminate, interrupt] = &mut self.terminate;
         let (logs, logs_not_before) = (&mut self.logs, self.logs_not_before);
         tokio::select! {
@@ -223,6 +259,8 @@ impl Service {
             _ = interrupt.recv() => Event::Terminate,
             _ = self.child.recv() => Event::ChildEnded,
             () = wait_until(orphaned_at) => Event::Orphaned,
+            () = wait_until(tenancy_ends_at) => Event::TenancyOver,
+            () = wait_until(fence_due) => Event::FenceDue,
             () = wait_until(self.tidy_at) => Event::Quiet,
             () = wait_until(self.sampling.due()) => Event::SampleDue,
         }
@@ -240,17 +278,19 @@ impl Service {
             Event::Files(changes) => self.on_files(changes),
             Event::Logs(changes) => self.on_logs(changes),
             Event::ChildEnded => start::reap(),
+            Event::Introduced { task } => self.on_introduced(task),
             Event::Discarded => self.collect(false),
             Event::Nothing => {}
             Event::Quiet => {
                 self.tidy_at = None;
-                muster_link::memory::give_back();
+                muster_link::memory::give_back(MOST_RESIDENT);
             }
             Event::Broke => return Some(End::Broken),
-            Event::Terminate => {
-                tracing::info!("the agent was told to end; its tasks go on");
-                return Some(End::Done);
-            }
+            Event::Terminate => return self.on_taken(),
+            Event::TenancyOver => return self.on_tenancy_over(),
+            Event::FenceDue => self.on_fence_due(),
+            Event::Probed(answers) => self.on_probed(answers),
+            Event::Left(left) => return self.on_left(left),
             Event::Orphaned => {
                 tracing::info!("no task and no server for long; the agent ends");
                 return Some(End::Done);
@@ -344,7 +384,7 @@ impl Service {
     }
 
     fn on_server_files(&self, name: &[u8]) {
-        if let Server::Unix(socket) = &self.options.server
+        if let Server::Unix(socket) | Server::Posted(socket) = &self.options.server
             && socket.file_name().is_some_and(|file| file.as_encoded_bytes() == name)
         {
             self.appeared.send_replace(());

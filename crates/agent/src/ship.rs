@@ -39,11 +39,13 @@ pub(crate) struct Source {
     log: SegmentDir,
     changed: Notify,
     end: OnceLock<u64>,
+    /// How much of it the server is known to have.
+    acked: AtomicU64,
 }
 
 impl Source {
     pub(crate) fn new(task: TaskId, log: SegmentDir) -> Source {
-        Source { task, log, changed: Notify::new(), end: OnceLock::new() }
+        Source { task, log, changed: Notify::new(), end: OnceLock::new(), acked: AtomicU64::new(0) }
     }
 
     /// There may be more.
@@ -56,6 +58,11 @@ impl Source {
         // Only the first word counts, and an end never changes.
         let _ = self.end.set(end);
         self.changed.notify_one();
+    }
+
+    /// How much of it the server is known to have.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked.load(Ordering::Relaxed)
     }
 
     fn is_end(&self, offset: u64) -> bool {
@@ -125,6 +132,7 @@ async fn try_ship(
     let mut reader = BufReader::with_capacity(ACK_BUFFER, reader);
     let have = begin(&source.task, &mut reader, &mut writer).await?;
     progress.begin(have);
+    source.acked.fetch_max(have, Ordering::Relaxed);
     cursor.seek(have);
     let feeding = async {
         feed(source, cursor, progress, &mut writer).await?;
@@ -194,6 +202,7 @@ async fn acknowledge(
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the server has more than was sent"));
         }
         progress.acked.store(offset, Ordering::Relaxed);
+        source.acked.fetch_max(offset, Ordering::Relaxed);
         progress.changed.notify_one();
         if offset.saturating_sub(removed) >= SEGMENT_BYTES {
             removed = offset;

@@ -119,10 +119,9 @@ impl Stage {
         if self.hosts.is_empty() {
             return Ok(());
         }
-        let mut table = fs::read_to_string(HOSTS).unwrap_or_default();
-        if !table.is_empty() && !table.ends_with('\n') {
-            table.push('\n');
-        }
+        let names: BTreeSet<&str> =
+            self.hosts.iter().flat_map(|host| &host.names).map(String::as_str).collect();
+        let mut table = without(&fs::read_to_string(HOSTS).unwrap_or_default(), &names);
         for Host { ip, names } in &self.hosts {
             table.push_str(&format!("{ip}\t{}\n", names.join(" ")));
         }
@@ -216,6 +215,26 @@ fn exports(env: &BTreeMap<String, String>) -> String {
         .collect()
 }
 
+/// A table of hosts without these names: what the task is told of them is all that is true there. Distributions let a host's
+/// own name mean an address that nobody else can reach.
+fn without(table: &str, names: &BTreeSet<&str>) -> String {
+    let mut left = String::with_capacity(table.len());
+    for line in table.lines() {
+        let said = line.split('#').next().unwrap_or_default();
+        let words: Vec<&str> = said.split_whitespace().collect();
+        match words.split_first() {
+            Some((address, own)) if own.iter().any(|name| names.contains(name)) => {
+                let others: Vec<&str> = own.iter().copied().filter(|name| !names.contains(name)).collect();
+                if !others.is_empty() {
+                    left.push_str(&format!("{address}\t{}\n", others.join(" ")));
+                }
+            }
+            _ => left.push_str(&format!("{line}\n")),
+        }
+    }
+    left
+}
+
 fn check(path: &str) -> io::Result<()> {
     let parts = Path::new(path).components();
     let is_plain = path.starts_with('/')
@@ -265,6 +284,14 @@ mod tests {
         let env = [("A", "it's $HOME\n\"x\""), ("HOME", "/h"), ("BASH_FUNC_x%%", "() {}"), ("PATH", "/p")];
         let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         assert_eq!(exports(&env), "export A='it'\\''s $HOME\n\"x\"'\n");
+    }
+
+    #[test]
+    fn a_name_means_one_address_in_a_table() {
+        let table = "127.0.0.1 localhost\n127.0.1.1\tvm.site vm # own\n10.0.0.1 n1\n\n# n1";
+        let names = BTreeSet::from(["vm", "n1"]);
+        assert_eq!(without(table, &names), "127.0.0.1 localhost\n127.0.1.1\tvm.site\n\n# n1\n");
+        assert_eq!(without(table, &BTreeSet::new()), format!("{table}\n"));
     }
 
     #[test]

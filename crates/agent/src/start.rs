@@ -20,7 +20,7 @@ use crate::stage::Stage;
 use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
 use crate::task::{self, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
-use crate::{device, disk, environment, peers};
+use crate::{device, disk, environment, peers, programs};
 use muster_link::descriptor::register;
 
 /// Why a task cannot be started.
@@ -55,6 +55,8 @@ pub(crate) struct Means {
     pub(crate) devices: Vec<Device>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) login: Option<Arc<Login>>,
+    /// The variables of a place that is lent.
+    pub(crate) lent: Option<Arc<BTreeMap<String, String>>>,
 }
 
 /// A supervisor that can be waited for.
@@ -78,7 +80,12 @@ pub(crate) fn start(
         Some(gang) => peers::open(dir, gang, record.prepare.task.rank)?,
         None => None,
     };
-    let tree = Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?;
+    programs::make(dir, &launch.surroundings.programs, &means.exe).map_err(Error::Stage)?;
+    // Whoever lends the place limits its memory.
+    let tree = match &means.lent {
+        Some(_) => Tree::prepare_within(&id, means.tree)?,
+        None => Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?,
+    };
     let launch = supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone()) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
@@ -134,15 +141,25 @@ fn launch_of(
     for (name, value) in means.login.iter().flat_map(|login| login.variables()) {
         env.entry(name).or_insert(value);
     }
+    if let Some(lent) = &means.lent {
+        environment::lend(&mut env, lent);
+    }
     let mut env = environment::complete(env, &id, &dir.output(), previous.as_deref(), visible);
     let gang = way.map(|way| {
         way.tell(&mut env);
         way.address
     });
+    let cwd = prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from);
+    for name in &launch.surroundings.workdir_in {
+        env.insert(name.clone(), cwd.display().to_string());
+    }
+    if !launch.surroundings.programs.is_empty() {
+        programs::tell(dir, &mut env);
+    }
     supervisor::Launch {
         format: FORMAT,
         steps: setup.chain([command]).collect(),
-        cwd: prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from),
+        cwd,
         env,
         gang,
         overlay,

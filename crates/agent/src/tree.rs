@@ -97,6 +97,12 @@ pub struct Killed {
     pub survivors: Vec<i32>,
 }
 
+/// End all that the calling process has started, to which their orphans fall, and wait until it is gone. The caller reaps.
+pub(crate) fn kill_descendants() -> Killed {
+    // A task without a name is nobody's, so only descent counts.
+    walk::kill("", Root::Children, Instant::now() + PATIENCE)
+}
+
 /// A task's process tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
@@ -126,6 +132,12 @@ impl Tree {
         };
         let memory = Memory::prepare(task, &kill, memory_bytes);
         Ok(Tree { task: task.to_owned(), kill, memory })
+    }
+
+    /// The same where somebody else limits the memory of us all.
+    pub fn prepare_within(task: &str, preference: Preference) -> Result<Tree, Unavailable> {
+        let tree = Tree::prepare(task, preference, None)?;
+        Ok(Tree { memory: tree.memory.or_else(Memory::around), ..tree })
     }
 
     /// Which way this tree is ended.

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod client;
+pub mod cluster;
 pub mod doctor;
 pub mod metrics;
 pub mod pool;

@@ -35,6 +35,8 @@ muster_model::catalogue! {
         MethodNotAllowed = "method_not_allowed" => "Use a method that openapi.json has for this address.",
         /// Another job that is not over has this name, and a machine is known by its name.
         NameTaken = "name_taken" => "Choose another name, or end the job that has it; `muster machine ls` and `muster ps` list them.",
+        /// A machine was to start alone, and nothing is free that it could have.
+        NoRoom = "no_room" => "Make room (`muster ps` and `muster machine ls` list who has it), or start it later; the message says what is missing.",
         /// There is no such node.
         NodeNotFound = "node_not_found" => "`muster nodes` lists all nodes.",
         /// There is nothing at the address.
@@ -73,6 +75,7 @@ impl Code {
             | Self::InUse
             | Self::InvalidState
             | Self::NameTaken
+            | Self::NoRoom
             | Self::SessionOver => 409,
             Self::InvalidFields => 422,
             Self::Internal | Self::Unknown => 500,
@@ -97,6 +100,7 @@ impl Code {
             Self::JobNotFound => "no such job",
             Self::MethodNotAllowed => "the method is not allowed",
             Self::NameTaken => "the name is taken",
+            Self::NoRoom => "there is no room",
             Self::NodeNotFound => "no such node",
             Self::NotFound => "not found",
             Self::PoolNotFound => "no such pool",

@@ -9,7 +9,7 @@ use muster_model::metrics::{DeviceUse, NodeUse, Usage};
 use muster_model::node::Device;
 use muster_model::session::{Session, SessionCommand};
 use muster_model::spec::{JobSpec, Kind};
-use muster_model::task::{Address, Outputs, TaskPhase};
+use muster_model::task::{Address, Outputs, Parting, TaskPhase};
 use muster_model::{BundleId, ChunkId, CommandOn, Framework, JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -133,8 +133,21 @@ pub struct JobDetail {
     pub source: Option<Source>,
     /// The rank whose failure came first.
     pub failed_rank: Option<u32>,
+    /// What another scheduler keeps, or kept, for its current or last attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationView>,
     /// Every attempt, the latest last.
     pub attempts: Vec<AttemptView>,
+}
+
+/// What another scheduler keeps for an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AllocationView {
+    /// What that scheduler calls it: Slurm's job id. Absent until it has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The machines it has there, by rank; empty until they are known.
+    pub hosts: Vec<String>,
 }
 
 /// One try.
@@ -150,7 +163,7 @@ pub struct AttemptView {
     pub ended_at: Option<Timestamp>,
     /// Why it ended.
     pub reason: Option<Reason>,
-    /// Its gang, by rank.
+    /// Its gang, by rank. Members that were started before, and not anew, belong to it as well.
     pub tasks: Vec<TaskView>,
 }
 
@@ -159,12 +172,18 @@ pub struct AttemptView {
 pub struct TaskView {
     /// Its rank.
     pub rank: u32,
+    /// The attempt that it was started in.
+    #[serde(default)]
+    pub attempt: u32,
     /// Where it runs.
     pub node: NodeId,
     /// The devices it was given.
     pub devices: Vec<u32>,
     /// How far it is.
     pub phase: TaskPhase,
+    /// Whether a member of a group was asked to end, alone or with the others: for now, or for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parting: Option<Parting>,
     /// Where its peers reach it.
     pub address: Option<Address>,
     /// Why it failed, if it did.
@@ -240,7 +259,7 @@ pub struct RenameJob {
 }
 
 /// Why a job is as it is: what it waits for, or why it ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Why {
     /// Stable: `running`, `no_capacity`, `exit_code`, …
     pub code: String,
@@ -252,6 +271,10 @@ pub struct Why {
     /// What would help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
+    /// When whoever decides thinks that it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub starts_at: Option<Timestamp>,
 }
 
 /// Something that happened to a job.

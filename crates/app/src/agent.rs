@@ -1,5 +1,7 @@
 //! `muster agent --home H`: this machine's agent, started by the local engine; `muster agent --carried DIR --node N`: the agent of
-//! a machine that is reached by SSH, started there by `muster carry`.
+//! a machine that is reached by SSH, started there by `muster carry`; `muster agent --gang DIR` and `muster agent --pod DIR`: the
+//! agent of one rank, started by another scheduler; `muster agent --install DIR`: brings the binary to where an agent is to run;
+//! `muster agent --stay DIR`: is there until that is done.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use muster_link::dial::Server;
 use muster_link::unix;
 
 use crate::config::Config;
+use crate::{gang, pod};
 
 /// The agent's directory within the data directory.
 pub fn dir(home: &Path) -> PathBuf {
@@ -23,12 +26,27 @@ pub fn dir(home: &Path) -> PathBuf {
 }
 
 pub fn run(words: Vec<OsString>) -> ExitCode {
-    // The agent outlives the terminal and the server that started it. It fails only if it leads a session already.
-    let _ = rustix::process::setsid();
+    if let Some(dir) = crate::option(&words, "--install") {
+        return pod::install(Path::new(&dir));
+    }
+    if let Some(dir) = crate::option(&words, "--stay") {
+        return pod::stay(Path::new(&dir));
+    }
+    let (gang, pod) = (crate::option(&words, "--gang"), crate::option(&words, "--pod"));
+    if gang.is_none() && pod.is_none() {
+        // The agent outlives the terminal and the server that started it. It fails only if it leads a session already.
+        let _ = rustix::process::setsid();
+    }
     crate::log_to_stderr();
     crate::raise_open_files();
-    match options(&words) {
-        Ok(options) => muster_agent::run(options),
+    let options = match (gang, pod) {
+        (Some(dir), _) => gang::options(Path::new(&dir), &words),
+        (None, Some(dir)) => pod::options(Path::new(&dir), &words).map(Some),
+        (None, None) => options(&words).map(Some),
+    };
+    match options {
+        Ok(Some(options)) => muster_agent::run(options),
+        Ok(None) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "the agent cannot start");
             ExitCode::from(1)

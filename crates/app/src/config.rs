@@ -9,106 +9,21 @@ use muster_agent::MEASURE_EVERY;
 use muster_agent::Network;
 use muster_agent::device::Declared;
 use muster_agent::tree::Preference;
-use muster_cli::Setting;
 use muster_model::pool::PoolSpec;
 use muster_model::quantity::{parse_bytes, parse_duration};
 use muster_model::spec::Target;
 use serde::Deserialize;
 
+use crate::k8s::K8s;
 use crate::keep::Keep;
 use crate::pool::Pool;
+use crate::slurm::Slurm;
 
 /// A private server with nothing to do and nobody to talk to ends after this.
 const IDLE_EXIT: Duration = Duration::from_secs(15 * 60);
 
 /// Measuring more often would be most of what an idle machine does.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
-
-/// Everything that can be set, for `muster config`. A test compares it with the types below.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "server.idle_exit",
-        default: "15m",
-        meaning: "how long the private server stays with nothing to do; or `never`",
-        example: "1h",
-    },
-    Setting {
-        key: "local.devices",
-        default: "those found",
-        meaning: "simulated devices in place of the real ones",
-        example: "[\"H100:8\"]",
-    },
-    Setting { key: "local.cpus", default: "all", meaning: "CPUs to offer", example: "8" },
-    Setting { key: "local.memory", default: "all", meaning: "memory to offer", example: "64GB" },
-    Setting {
-        key: "local.slots",
-        default: "32 for each CPU",
-        meaning: "how many tasks that ask for nothing may run at once",
-        example: "16",
-    },
-    Setting {
-        key: "local.tree_kill",
-        default: "auto",
-        meaning: "how a task's processes are found and killed: auto, cgroup2, cgroup1 or walk",
-        example: "walk",
-    },
-    Setting {
-        key: "local.network",
-        default: "loopback",
-        meaning: "the addresses of tasks: loopback, host (as other machines reach this one), or an interface",
-        example: "ib0",
-    },
-    Setting {
-        key: "local.measure_every",
-        default: "5s",
-        meaning: "how often the use of CPUs, memory, disks and devices is measured while tasks run; or `never`",
-        example: "30s",
-    },
-    Setting { key: "keep.logs", default: "10GB", meaning: "logs of jobs that are over", example: "2GB" },
-    Setting {
-        key: "keep.logs_age",
-        default: "90d",
-        meaning: "how long after a job's end its log is kept; or `forever`",
-        example: "30d",
-    },
-    Setting {
-        key: "keep.outputs",
-        default: "50GB",
-        meaning: "outputs of jobs that are over",
-        example: "200GB",
-    },
-    Setting {
-        key: "keep.outputs_age",
-        default: "90d",
-        meaning: "how long after a job's end its outputs are kept; or `forever`",
-        example: "forever",
-    },
-    Setting {
-        key: "keep.unused",
-        default: "1d",
-        meaning: "how long code stays that no job has",
-        example: "6h",
-    },
-    Setting {
-        key: "keep.files",
-        default: "50GB",
-        meaning: "working directories of tasks that are over, on each node",
-        example: "10GB",
-    },
-    Setting {
-        key: "keep.files_age",
-        default: "30d",
-        meaning: "how long after a task's end its working directory is kept; or `forever`",
-        example: "7d",
-    },
-    Setting { key: "keep.bundles", default: "20GB", meaning: "unpacked code, on each node", example: "5GB" },
-    Setting {
-        key: "fastgpu.machines",
-        default: "the only pool, or local",
-        meaning: "where fastgpu, ecluster and their Python packages take machines from: ssh/POOL or local",
-        example: "ssh/gpu",
-    },
-];
 
 /// The whole file. Every part may be absent.
 #[derive(Debug, Default, Deserialize)]
@@ -126,6 +41,11 @@ pub struct Config {
     /// What commands of FastGPU do. The client reads it; here it is only checked.
     #[serde(default)]
     fastgpu: Fastgpu,
+    /// A cluster that Slurm schedules.
+    #[serde(default)]
+    pub slurm: Slurm,
+    /// Kubernetes clusters.
+    pub k8s: Option<K8s>,
     /// SSH hosts, by the name of their pool.
     #[serde(default)]
     pools: BTreeMap<String, Pool>,
@@ -151,6 +71,8 @@ pub struct Server {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Local {
+    /// Whether jobs may run here: not where the server is one of many pods of a cluster.
+    enabled: Option<bool>,
     /// Simulated devices in place of the real ones: `["H100:8"]`.
     #[serde(default)]
     devices: Vec<String>,
@@ -189,6 +111,8 @@ impl Config {
         config.local.measure_every()?;
         config.keep.read()?;
         config.pools()?;
+        config.slurm.check()?;
+        config.k8s.iter().try_for_each(K8s::check)?;
         ensure!(
             config.local.cpus.is_none_or(|cpus| cpus.is_finite() && cpus > 0.0),
             "local.cpus: must be more than nothing"
@@ -224,6 +148,11 @@ impl Server {
 }
 
 impl Local {
+    /// Whether jobs may run on the server's own machine.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.unwrap_or(true)
+    }
+
     /// CPUs to offer, in thousandths.
     pub fn cpu_millis(&self) -> Option<u64> {
         self.cpus.map(|cpus| (cpus * 1000.0) as u64)
@@ -265,7 +194,10 @@ impl Local {
 
 #[cfg(test)]
 mod tests {
+    use muster_cli::Setting;
+
     use super::*;
+    use crate::settings::SETTINGS;
 
     #[test]
     fn a_file_is_read_and_every_wrong_value_is_named() {
@@ -286,6 +218,13 @@ mod tests {
             ("[fastgpu]\nmachines = \"gpu\"", "write local, ssh/POOL"),
             ("[fastgpu]\nmachines = \"k8s/x\"", "fastgpu.machines"),
             ("[local]\nslot = 1", "slot"),
+            ("[slurm]\nlogin = \"-x\"", "slurm.login"),
+            ("[slurm]\ndirectory = \"muster\"", "slurm.directory"),
+            ("[slurm]\naddress = \"a b\"", "slurm.address"),
+            ("[slurm]\noptions = [\"x\"]", "slurm.options"),
+            ("[slurm]\noptions = [\"--comment=x\"]", "slurm.options"),
+            ("[k8s]\naddress = \"muster\"", "k8s.address"),
+            ("[k8s.contexts.lab]\nuser = -1", "k8s.contexts.lab.user"),
             ("[pools.gpu]\nhosts = [\"-x\"]", "pools.gpu.hosts[0].destination"),
             ("[pools.gpu]\nhosts = [1]", "hosts"),
             ("[pools.\"a b\"]\nhosts = []", "pools.a b"),
@@ -306,9 +245,10 @@ mod tests {
     #[test]
     fn every_setting_is_listed_and_its_example_is_right() {
         let mut found = Vec::new();
-        // Pools have names of their own; docs/reference/configuration.md tells what one has.
+        // Pools and contexts have names of their own; docs/reference/configuration.md tells what one has.
         for table in known("").into_iter().filter(|table| table != "pools") {
-            found.extend(known(&format!("[{table}]\n")).into_iter().map(|key| format!("{table}.{key}")));
+            let keys = known(&format!("[{table}]\n")).into_iter().filter(|key| key != "contexts");
+            found.extend(keys.map(|key| format!("{table}.{key}")));
         }
         let mut listed: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
         found.sort_unstable();

@@ -2,19 +2,29 @@
 
 mod agent;
 mod config;
+mod gang;
 mod inside;
+mod k8s;
 mod keep;
+mod pod;
 mod pool;
 mod server;
+mod settings;
+mod slurm;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use muster_agent::slurm::Program;
 use muster_cli::Hooks;
 
 fn main() -> ExitCode {
-    let mut words = std::env::args_os().skip(1);
+    let mut words = std::env::args_os();
+    let called = words.next().and_then(|name| Program::called(&name));
+    if let Some(program) = called {
+        return program.run(words.map(|word| word.to_string_lossy().into_owned()).collect());
+    }
     // There is a supervisor for every task, and perhaps a starter: they must branch off before anything costs memory.
     match words.next() {
         Some(word) if word == "supervise" => match words.next() {
@@ -32,13 +42,14 @@ fn main() -> ExitCode {
             }
         }
         Some(word) if word == "carry" => muster_engine::ssh::carry::run(&words.collect::<Vec<_>>()),
+        Some(word) if word == "gate" => muster_engine::slurm::gate::run(&words.collect::<Vec<_>>()),
         Some(word) if word == "inside" => inside::run(&words.collect::<Vec<_>>()),
         _ => {
             let hooks = Hooks {
                 openapi: muster_server::openapi,
                 server_run: server::run,
                 agent_run: agent::run,
-                settings: config::SETTINGS,
+                settings: settings::SETTINGS,
                 check_config: config::check,
                 devices: || muster_agent::device::discover(&[]),
                 trees: agent::trees,
@@ -52,7 +63,8 @@ fn main() -> ExitCode {
 /// Structured logs on standard error; `MUSTER_LOG` chooses how much.
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     // On a full disk a line is lost, and nothing else: a complaint about it on standard error, which is that same disk,
     // would be a panic.

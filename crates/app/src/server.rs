@@ -1,20 +1,23 @@
 //! `muster server run`: the server process.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use muster_api::client::build;
 use muster_cli::ServerOptions;
 use muster_engine::local::{self, Local};
+use muster_engine::slurm::Slurm;
 use muster_engine::ssh::{self, Ssh};
 use muster_engine::{AgentBinary, Engine};
+use muster_engine_kube::Kubernetes;
 use muster_link::unix;
 use muster_server::{Engines, Listen, Options};
 
 use crate::config::Config;
+use crate::k8s;
 
 /// Enough for a laptop and for a team's server: the work is in the core's own thread, the disk and the kernel.
 const WORKERS: usize = 2;
@@ -44,8 +47,9 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
+        token: options.token_file.as_deref().map(given_token).transpose()?.flatten(),
         idle_exit,
-        engines: engines(&home)?,
+        engines: engines(&home, &config)?,
         build: build::of_current_exe()?,
         version: crate::version(),
         owner: owner(),
@@ -58,27 +62,68 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The token that an operator chose. A Secret that nobody made is mounted as nothing: the server then has a token of its own.
+fn given_token(path: &Path) -> anyhow::Result<Option<String>> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.with_context(|| format!("the token in {} cannot be read", path.display()))?,
+    };
+    let token = text.trim();
+    let is_one_word = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(is_one_word, "the token in {} must be one line of plain characters", path.display());
+    Ok(Some(token.to_owned()))
+}
+
 /// Every engine there is; a new one is one more line.
-fn engines(home: &Path) -> anyhow::Result<Engines> {
+fn engines(home: &Path, config: &Config) -> anyhow::Result<Engines> {
     let local: Arc<dyn Engine> = Arc::new(Local::new(local::Options {
         dir: crate::agent::dir(home),
         exe: "/proc/self/exe".into(),
         arguments: vec!["agent".into(), "--home".into(), home.to_string_lossy().into_owned()],
         binary,
     }));
-    let ssh: Arc<dyn Engine> = Arc::new(Ssh::new(ssh_options(home)?));
-    Ok(Engines::new(vec![local, ssh]))
+    let ssh = ssh_options(home)?;
+    let files_seconds = config.keep.read()?.node.files_seconds;
+    let kept = (files_seconds < u64::MAX).then(|| std::time::Duration::from_secs(files_seconds));
+    let options = config.slurm.options(home, gate_socket(home)?, &ssh, kept);
+    let slurm: Arc<dyn Engine> = Arc::new(Slurm::new(options));
+    let ssh: Arc<dyn Engine> = Arc::new(Ssh::new(ssh));
+    let mut engines = vec![ssh, slurm];
+    if config.local.is_enabled() {
+        engines.push(local);
+    }
+    if config.k8s.is_some() || k8s::is_any() {
+        let here =
+            k8s::Here { dir: home.join("k8s"), socket: gate_socket(home)?, exe: "/proc/self/exe".into() };
+        let section = config.k8s.clone().unwrap_or_default();
+        engines.push(Arc::new(Kubernetes::new(section.settings(here)?)));
+    }
+    Ok(Engines::new(engines))
 }
 
 /// Machines get the binary that runs here, whatever has become of its file; those of another kind one that lies beside it.
 fn ssh_options(home: &Path) -> anyhow::Result<ssh::Options> {
     let exe = std::env::current_exe()?;
     let beside = exe.parent().unwrap_or(home).to_owned();
-    let socket = unix::socket_path(&home.join("server.sock")).context("the data directory")?;
+    Ok(ssh::Options::new(
+        home.join("ssh"),
+        short(&home.join("server.sock"))?,
+        "/proc/self/exe".into(),
+        beside,
+    ))
+}
+
+/// What comes from a cluster's network comes in here, where nobody is trusted without a token.
+fn gate_socket(home: &Path) -> anyhow::Result<PathBuf> {
+    short(&home.join("gate.sock"))
+}
+
+fn short(path: &Path) -> anyhow::Result<PathBuf> {
+    let socket = unix::socket_path(path).context("the data directory")?;
     let short = socket.as_path().to_owned();
     // A long path is reached through an open directory, which must stay open for as long as the server runs.
     std::mem::forget(socket);
-    Ok(ssh::Options::new(home.join("ssh"), short, "/proc/self/exe".into(), beside))
+    Ok(short)
 }
 
 /// The file of this binary, as long as it is the one that runs.

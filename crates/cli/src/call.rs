@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use muster_api::Code as ProblemCode;
 use muster_api::client;
 use muster_api::model::State;
+use muster_api::model::spec::Kind;
 use muster_api::view::{JobDetail, SshQuery};
 use muster_ssh::client as ssh;
 use muster_ssh::keys::PrivateKey;
@@ -15,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::command::state;
 use crate::error::{Code, Error, chain};
 use crate::identity::Identity;
+use crate::machine::Member;
 use crate::progress::Spinner;
 use crate::session::Session;
 use crate::target::Target;
@@ -107,6 +109,13 @@ impl Caller {
         if let Some(rank) = target.task.filter(|rank| *rank >= summary.nodes) {
             return Error::new(Code::TaskNotFound, format!("{} has no task {rank}", summary.id))
                 .hint(format!("its tasks are 0 to {}", summary.nodes.saturating_sub(1)));
+        }
+        if summary.kind == Kind::Machine && summary.state == State::Running {
+            let one = Member::of(job, target.task.unwrap_or(0));
+            if one.state != State::Running {
+                return Error::new(Code::TaskNotRunning, format!("{} is {}", one.name, one.words()))
+                    .hint(format!("`muster machine start {}` starts it", one.name));
+            }
         }
         match summary.state {
             State::Queued | State::Starting | State::Suspended => {

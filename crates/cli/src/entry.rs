@@ -70,6 +70,8 @@ pub struct ServerOptions {
     pub daemon: bool,
     /// An address to listen on, besides the socket in its data directory.
     pub listen: Option<String>,
+    /// A file with the token that people show; the server makes one of its own where there is none.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Run training code as distributed jobs, on whatever accelerators there are
@@ -158,6 +160,21 @@ enum Command {
     /// The parent of one task
     #[command(hide = true)]
     Supervise(Words),
+}
+
+/// What [`Cli`] is, with one command.
+#[derive(Debug, Parser)]
+#[command(name = "muster", disable_help_subcommand = true)]
+struct Quick {
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    color: When,
+    #[command(subcommand)]
+    command: QuickCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum QuickCommand {
+    Run(Box<run::Args>),
 }
 
 #[derive(Debug, Args)]
@@ -261,11 +278,27 @@ fn parse(mut words: Vec<OsString>) -> Result<(Cli, Format), clap::Error> {
 
 /// One command line, and whether its errors are to be JSON too.
 fn read(words: &[OsString]) -> Result<(Cli, Format), clap::Error> {
+    if let Some(quick) = read_run(words) {
+        return Ok(quick);
+    }
     let matches = Cli::command().try_get_matches_from(words)?;
     let format = if wants_json(&matches) { Format::Json } else { Format::Text };
     // As `Cli::parse` has it: an error here names the command with its usage.
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
     Ok((cli, format))
+}
+
+/// `muster run …` as [`read`] would read it, if nothing is wrong with it. Describing all commands and their flags takes
+/// longer than anything else that the client does before a job is sent, and this describes one. Whatever it does not
+/// understand, a question for help above all, is read by [`read`], which knows all that can be said about it.
+fn read_run(words: &[OsString]) -> Option<(Cli, Format)> {
+    if words.get(1)? != "run" {
+        return None;
+    }
+    let matches = Quick::command().try_get_matches_from(words).ok()?;
+    let format = if wants_json(&matches) { Format::Json } else { Format::Text };
+    let Quick { color, command: QuickCommand::Run(args) } = Quick::from_arg_matches(&matches).ok()?;
+    Some((Cli { color, command: Command::Run(args) }, format))
 }
 
 /// Whether the command that is named was given its `--json`.
@@ -281,7 +314,7 @@ fn is_job_file(word: &OsStr) -> bool {
     let path = Path::new(word);
     let is_program = || path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
     match path.extension().and_then(OsStr::to_str) {
-        Some("yaml" | "yml") => true,
+        Some("yaml" | "yml" | "sbatch" | "slurm") => true,
         Some("json") => !is_program(),
         _ => false,
     }
@@ -377,6 +410,29 @@ mod tests {
         assert_eq!(args.file.as_deref(), Some(Path::new("train.yaml")));
         assert_eq!(args.flags.nodes.as_deref(), Some("4"));
         assert_eq!(args.flags.command, ["python", "x.py"]);
+    }
+
+    #[test]
+    fn a_line_that_is_read_quickly_says_what_it_says_otherwise() {
+        let lines = [
+            "muster run -- true",
+            "muster run --color never --json -N 2 train.py --json",
+            "muster run -d --env A=1 --env B=2 -- sh -c x",
+            "muster run --color=always --name a --gpus 2 'python x.py && y'",
+        ];
+        for line in lines {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let whole = Cli::try_parse_from(&words).unwrap();
+            let (quick, format) = read_run(&words).expect(line);
+            assert_eq!(format!("{quick:?}"), format!("{whole:?}"));
+            assert_eq!(format == Format::Json, line.contains("--json -N"), "{line}");
+        }
+        for line in
+            ["muster ps", "muster --color never run -- true", "muster run --help", "muster run --nosuch"]
+        {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(read_run(&words).is_none(), "{line}");
+        }
     }
 
     #[test]

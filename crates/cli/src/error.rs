@@ -53,6 +53,7 @@ impl Kind {
             | Code::InvalidState
             | Code::JobNotFound
             | Code::NameTaken
+            | Code::NoRoom
             | Code::NodeNotFound
             | Code::NotFound
             | Code::PoolNotFound

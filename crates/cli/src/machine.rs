@@ -1,8 +1,9 @@
 //! Machines, as every command and face deals with them: named, found, made, waited for.
 //!
-//! A group of machines is one job; a machine is one of its tasks, `task0.NAME`. What is done to a group is done to all of
-//! it, so whoever names one of several is told how to name them all.
+//! A group of machines is one job; a machine is one of its tasks, `task0.NAME`. What is asked of a group is asked of all of
+//! it; one of several that is named is stopped, started and killed alone.
 
+mod member;
 mod name;
 mod row;
 mod wait;
@@ -14,6 +15,9 @@ use muster_api::model::spec::{Kind, nearest};
 use muster_api::view::{CreateJob, JobDetail, JobSummary, ListJobs, StopJob};
 use serde_json::Value;
 
+pub(crate) use self::member::{
+    Meant, Member, kept, kill_one, over, reachable, resume_one, suspend_one, until_one,
+};
 pub(crate) use self::name::Named;
 pub(crate) use self::row::{Row, rows};
 pub(crate) use self::wait::{Waited, until, until_ready};
@@ -77,6 +81,12 @@ async fn missing(session: &Session, named: &Named) -> Error {
     }
 }
 
+/// The same; one of several is meant alone.
+pub(crate) async fn find_meant(session: &Session, named: &Named) -> Result<Meant, Error> {
+    let job = find(session, named).await?;
+    Ok(Meant { rank: named.rank.filter(|_| job.nodes > 1), job })
+}
+
 /// The same, for what can be done to a whole group only.
 pub(crate) async fn find_whole(session: &Session, named: &Named, what: &str) -> Result<JobSummary, Error> {
     let job = find(session, named).await?;
@@ -103,6 +113,17 @@ pub(crate) async fn create(
         .await
 }
 
+/// Whoever asked for several machines wants all of them: a new group that lacks one is given back, and said why.
+pub(crate) async fn all_or_none(session: &Session, job: &JobDetail) -> Result<(), Error> {
+    let Some(rank) = over(job).into_iter().next() else { return Ok(()) };
+    kill(session, job.summary.id.as_str()).await?;
+    let lacking = Member::of(job, rank);
+    let message =
+        format!("{} could not be had, and so the others were given back: {}", lacking.name, lacking.words());
+    Err(Error::new(Code::TaskNotRunning, message)
+        .hint(format!("`muster events {}` says more", job.summary.id)))
+}
+
 /// Parks a group; one that is parked already is left as it is.
 pub(crate) async fn suspend(session: &Session, id: &str) -> Result<JobSummary, Error> {
     session
@@ -117,7 +138,8 @@ pub(crate) async fn suspend(session: &Session, id: &str) -> Result<JobSummary, E
         .await
 }
 
-/// Brings a group back; one that is there already is left as it is, and one that is being parked is waited for.
+/// Brings a group back; one that is there already is left as it is, and one that is being parked is waited for. Machines
+/// that are not there, of a group that is, are [started](start_rest) one by one.
 pub(crate) async fn resume(session: &Session, id: &str) -> Result<JobSummary, Error> {
     until(session, id, |state| state != State::Stopping).await?;
     session
@@ -129,6 +151,23 @@ pub(crate) async fn resume(session: &Session, id: &str) -> Result<JobSummary, Er
             other => other,
         })
         .await
+}
+
+/// Starts those machines of a group that do not run, and waits for them. Every one is tried, and the first failure told.
+pub(crate) async fn start_rest(session: &Session, id: &str, wait: bool) -> Result<(), Error> {
+    let job = session.call(async |client| client.job(id).await).await?;
+    let (mut started, mut failure) = (Vec::new(), None);
+    for rank in over(&job) {
+        match resume_one(session, id, rank).await {
+            Ok(_) => started.push(rank),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    for rank in started.into_iter().filter(|_| wait) {
+        let up = until_one(session, id, rank, |state| state != State::Starting).await?;
+        failure = failure.or(up.must_run().err());
+    }
+    failure.map_or(Ok(()), Err)
 }
 
 /// Ends a group for good.

@@ -17,6 +17,7 @@ use crate::error::{Code, Error};
 mod file;
 mod flags;
 mod launch;
+mod script;
 #[cfg(test)]
 mod tests;
 mod workdir;
@@ -54,22 +55,34 @@ pub(crate) struct Base {
     folder: PathBuf,
     /// The file they are from.
     file: Option<PathBuf>,
+    /// What of it has no effect.
+    notes: Vec<String>,
 }
 
 impl Base {
-    /// Only what the flags say; or a file, `-` for stdin.
-    pub fn read(file: Option<&Path>, here: &Here) -> Result<Self, Error> {
-        let (fields, folder) = match file {
-            Some(path) => file::read(path, here)?,
-            None => (Map::new(), here.directory.clone()),
+    /// Nothing: only what the flags say.
+    pub fn nothing(here: &Here) -> Self {
+        Self { fields: Map::new(), folder: here.directory.clone(), file: None, notes: Vec::new() }
+    }
+
+    /// A file, `-` for stdin: a job in YAML, or a batch script of Slurm's. Some of what a script says depends on flags.
+    pub fn read(file: Option<&Path>, flags: &Flags, here: &Here) -> Result<Self, Error> {
+        let Some(path) = file else { return Ok(Self::nothing(here)) };
+        let (text, folder) = file::read(path, here)?;
+        let (fields, folder, notes) = if script::is_script(path, &text) {
+            let (fields, notes) = script::fields(path, &text, flags, here)?;
+            // To Slurm, all paths are those of where the shell is.
+            (fields, here.directory.clone(), notes)
+        } else {
+            (file::fields(&text, path)?, folder, Vec::new())
         };
-        Ok(Self { fields, folder, file: file.map(Path::to_owned) })
+        Ok(Self { fields, folder, file: Some(path.to_owned()), notes })
     }
 
     /// The spec of another job.
     pub fn of_job(spec: &JobSpec, here: &Here) -> Result<Self, Error> {
         match serde_json::to_value(spec) {
-            Ok(Value::Object(fields)) => Ok(Self { fields, folder: here.directory.clone(), file: None }),
+            Ok(Value::Object(fields)) => Ok(Self { fields, ..Self::nothing(here) }),
             Ok(_) => Err(Error::new(Code::ServerForeign, "the job's spec is not a map of fields")),
             Err(error) => Err(Error::encoding("JSON", error)),
         }
@@ -132,6 +145,7 @@ impl Request {
 /// Puts a job together, or says everything that is wrong with it.
 pub(crate) fn assemble(flags: &Flags, mut base: Base, here: &Here) -> Result<Request, Error> {
     let given = flags.apply(&mut base.fields, here)?;
+    script::choose_partition(&mut base.fields);
     if base.fields.get("kind").and_then(Value::as_str) == Some("machine") {
         // It has no code, so no directory of this machine is looked at.
         return judge(flags, base, given, Ok(None));
@@ -170,7 +184,7 @@ pub(crate) fn assemble_machine(
     exclusive: Option<bool>,
     here: &Here,
 ) -> Result<Request, Error> {
-    let mut base = Base::read(None, here)?;
+    let mut base = Base::nothing(here);
     let given = flags.apply(&mut base.fields, here)?;
     base.fields.insert("kind".into(), Value::String(Kind::Machine.to_string()));
     if !labels.is_empty() {
@@ -189,7 +203,7 @@ fn judge(
     mut errors: Vec<FieldError>,
     workdir: Result<Option<Workdir>, FieldError>,
 ) -> Result<Request, Error> {
-    let Base { fields, folder, file } = base;
+    let Base { fields, folder, file, notes } = base;
     let value = Value::Object(fields);
     let spec = match JobSpec::from_value(value.clone()) {
         Ok(spec) => Some(spec),
@@ -201,7 +215,7 @@ fn judge(
     let workdir = workdir.map_err(|error| errors.push(error));
     match (spec, workdir) {
         (Some(spec), Ok(workdir)) if errors.is_empty() => {
-            Ok(Request { value, spec, workdir, reasons: Reasons::default() })
+            Ok(Request { value, spec, workdir, reasons: Reasons::noted(notes) })
         }
         _ => Err(with_file(Error::fields(&errors), file.as_deref(), &folder, &errors)),
     }

@@ -8,15 +8,20 @@
 
 pub mod conformance;
 pub mod local;
+pub mod pod;
+pub mod slurm;
 pub mod ssh;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use muster_model::NodeId;
 use muster_model::spec::{FieldCode, FieldError, JobSpec};
+use muster_model::{AttemptId, JobId, NodeId, Timestamp};
 
 /// Whether muster or someone else's scheduler decides where tasks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +47,8 @@ pub struct Capabilities {
     pub images: bool,
     /// Volumes can be attached.
     pub volumes: bool,
+    /// What a task leaves in its directories stays where it ran.
+    pub keeps_files: bool,
     /// An agent silent for this long is lost, and its tasks with it.
     pub lost_after: Duration,
 }
@@ -103,13 +110,71 @@ impl Error {
     }
 }
 
-/// Which agents to start. The key makes it idempotent: a node for a fleet, an attempt for a delegating engine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StartRequest {
+/// What agents are started for. It makes a start idempotent: however often it is repeated, there is one of each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// A node of a fleet: one agent that stays.
+    Node(NodeId),
+    /// An attempt whose whole gang a delegating engine gets: an agent for each rank, for as long as the attempt lasts.
+    Gang {
+        /// Which attempt.
+        attempt: AttemptId,
+        /// What follows the engine's name in its target: an engine may speak with several schedulers.
+        place: String,
+    },
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => node.fmt(f),
+            Self::Gang { attempt, .. } => attempt.fmt(f),
+        }
+    }
+}
+
+/// What one agent needs to say hello.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Seat {
     /// The node the agent will serve.
     pub node: NodeId,
     /// What the agent shows the server; never put on a command line.
     pub token: String,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Seat").field(&self.node).finish()
+    }
+}
+
+/// What a delegating engine tells its scheduler about a gang.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gang {
+    /// The job's name, for people who look at that scheduler's own lists.
+    pub name: String,
+    /// What follows the engine's name in the target: the `gpu` of `slurm/gpu`.
+    pub place: String,
+    /// What the job asked for.
+    pub spec: Arc<JobSpec>,
+}
+
+/// Which agents to start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartRequest {
+    /// What they are for.
+    pub key: Key,
+    /// One for a node, one for each rank of a gang, in order.
+    pub seats: Vec<Seat>,
+    /// For a gang, what it needs.
+    pub gang: Option<Gang>,
+}
+
+impl StartRequest {
+    /// For a node of a fleet.
+    pub fn node(node: NodeId, token: String) -> Self {
+        Self { key: Key::Node(node.clone()), seats: vec![Seat { node, token }], gang: None }
+    }
 }
 
 /// A machine that somebody has configured for an engine: a node, and how it is reached.
@@ -136,13 +201,140 @@ pub struct AgentBinary {
     pub build: String,
 }
 
-/// What an engine knows of an agent without asking it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgentStatus {
-    /// It runs.
-    Running,
-    /// It does not.
+/// What an engine knows of the agents of a key without asking them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// There are none, and nothing is kept for them: they never were, were stopped, or are forgotten.
     Gone,
+    /// They run, or are about to.
+    Running,
+    /// The other scheduler has the gang and has not begun it.
+    Waiting(Wait),
+    /// What the other scheduler kept for the gang is over, and it still knows how.
+    Ended(Verdict),
+    /// The scheduler that has this one does not answer, for this reason: nothing is known. Of an engine that speaks with
+    /// several, one that is away does not hide what the others say.
+    Unanswered(String),
+}
+
+/// Why the other scheduler has not begun a gang.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// One of the codes that `muster why` has for every engine: `no_capacity`, `behind_others`, …
+    pub code: &'static str,
+    /// One line for people.
+    pub summary: String,
+    /// What would help.
+    pub help: Option<String>,
+    /// When the other scheduler thinks that it begins.
+    pub starts_at: Option<Timestamp>,
+}
+
+/// Why the other scheduler ended what it kept for a gang.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its agents ended by themselves.
+    Completed,
+    /// Somebody ended it there, behind our back.
+    Cancelled {
+        /// Who, where that is known.
+        by: Option<String>,
+    },
+    /// Its time was up.
+    TimeLimit,
+    /// More important work needed the place.
+    Preempted,
+    /// The machine was needed for something else than a job: it is emptied, or short of memory or disk.
+    Evicted {
+        /// The other scheduler's words.
+        message: String,
+    },
+    /// A machine failed.
+    NodeFailed {
+        /// Which, where that is known.
+        node: Option<String>,
+    },
+    /// It used more memory than it may.
+    OutOfMemory,
+    /// Its image could not be had.
+    ImagePull {
+        /// The other scheduler's words.
+        message: String,
+    },
+    /// It can never be begun as it is.
+    Refused {
+        /// The other scheduler's words.
+        message: String,
+    },
+    /// It could not be begun, or its agents could not.
+    Failed {
+        /// The other scheduler's words.
+        message: String,
+    },
+    /// It is over, and nobody says why.
+    Unknown,
+}
+
+/// What an engine knows of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// How far it is.
+    pub status: Status,
+    /// What the other scheduler calls it: Slurm's job id.
+    pub external: Option<String>,
+    /// The machines that it has there, by rank where that is known.
+    pub hosts: Vec<String>,
+}
+
+impl From<Status> for Observed {
+    fn from(status: Status) -> Self {
+        Self { status, external: None, hosts: Vec::new() }
+    }
+}
+
+/// A machine that an engine has: a node of a fleet's own, or one of the other scheduler's, for people to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Offer {
+    /// What it is called where it is.
+    pub name: String,
+    /// The node that it is here. None for a machine that somebody else places on.
+    pub node: Option<NodeId>,
+    /// What of `ENGINE/PLACE` leads to it, the default one first: partitions, namespaces.
+    pub places: Vec<String>,
+    /// The other scheduler's word: `idle`, `mixed`, `allocated`, `drained`, `down`.
+    pub state: String,
+    /// What it has.
+    pub total: Amounts,
+    /// What of it nobody has now.
+    pub free: Amounts,
+    /// Why it is not to be had, or what else people should know.
+    pub note: Option<String>,
+    /// This is no machine: the machines of its places cannot be shown, for this reason.
+    pub hidden: Option<String>,
+}
+
+impl Offer {
+    /// A place whose machines cannot be shown: its scheduler does not answer, or does not let us look. The others are
+    /// shown all the same.
+    pub fn hidden(place: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { places: vec![place.into()], hidden: Some(why.into()), ..Self::default() }
+    }
+
+    /// A fleet's own node; what it has its agent says.
+    pub fn own(node: NodeId) -> Self {
+        Self { name: node.to_string(), node: Some(node), ..Self::default() }
+    }
+}
+
+/// How much of everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Amounts {
+    /// CPUs, in thousandths.
+    pub cpu_millis: u64,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Accelerators, by what they are called in a request; those without a name as `gpu`.
+    pub devices: BTreeMap<String, u32>,
 }
 
 /// Starts agents somewhere. Every method has a deadline of its caller's and may be repeated.
@@ -156,19 +348,56 @@ pub trait Engine: Send + Sync {
     fn adopt(&self, _machines: Vec<Machine>) {}
 
     /// What the agents of this engine should run; one that runs another build is asked to change over. None where nothing
-    /// can be said, as when the file was replaced since.
+    /// can be said, as when the file was replaced since, or where agents do not change over because they end with their task.
     fn agent(&self) -> Option<AgentBinary>;
 
-    /// The nodes it offers now. After an error nothing is known about them.
-    async fn nodes(&self) -> Result<Vec<NodeId>, Error>;
+    /// What it has now: a fleet its nodes, a delegating engine the machines of its cluster. After an error nothing is known
+    /// about them.
+    async fn nodes(&self) -> Result<Vec<Offer>, Error>;
 
-    /// Makes sure an agent runs for the node. It returns when the agent was started, not when it has dialled home.
-    /// Starting one that runs changes nothing. After an error the agent may or may not run; calling again is safe.
-    async fn start(&self, request: &StartRequest) -> Result<(), Error>;
+    /// What the other scheduler would refuse of a gang, as fields of our own specification. It is asked before a job is taken,
+    /// and people wait for it. Nothing is begun or kept there. After an error nothing is known: the gang may still be refused when it is started.
+    async fn check(&self, _gang: &Gang) -> Result<Vec<FieldError>, Error> {
+        Ok(Vec::new())
+    }
 
-    /// Whether each node's agent runs, in the order asked; one call for all.
-    async fn status(&self, nodes: &[NodeId]) -> Result<Vec<AgentStatus>, Error>;
+    /// Makes sure that agents run for the key, or will once the other scheduler has room, and says what that scheduler
+    /// calls it. It returns when they were started or handed over, not when they have dialled home. Starting what runs or
+    /// waits changes nothing, and neither does starting a gang that has ended: a gang runs once. After an error they may or
+    /// may not run; calling again is safe. [`Class::Terminal`] says that the other scheduler will never take this gang,
+    /// and has not.
+    async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error>;
 
-    /// Ends the node's agent; tasks it supervises go on. Stopping one that is gone changes nothing.
-    async fn stop(&self, node: &NodeId) -> Result<(), Error>;
+    /// What is known of each key, in the order asked; one call for all, whose cost does not grow with their number. After
+    /// an error nothing is known about any of them.
+    async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error>;
+
+    /// Returns when there is something new about gangs, and names them: [`Engine::status`] then knows it without asking anyone.
+    /// What happens while nobody waits here is named to whoever comes next; a call that is cut off loses nothing but names,
+    /// which the next look at all makes good. Never, where the other scheduler tells nothing by itself.
+    async fn changed(&self) -> Vec<Key> {
+        std::future::pending().await
+    }
+
+    /// Removes what the attempts of a job have left with a delegating engine, which are all over: nobody will ask for it any more.
+    /// After an error some of it may be left, and goes when its time has come.
+    async fn remove(&self, _job: &JobId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Ends the agents of the key. A node's tasks go on; what another scheduler kept for a gang is given back, with all that
+    /// ran in it. It returns when they are gone. Stopping what is gone or never was changes nothing.
+    async fn stop(&self, key: &Key) -> Result<(), Error>;
+
+    /// Nothing more will be asked about a gang that is over: what the other scheduler keeps to remember it may go. It may never
+    /// be called, as when the server is killed, so nothing is to depend on it.
+    async fn close(&self, _key: &Key) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Has agents of a gang that is over started again where their files are, to say what they could not: they dial home
+    /// as before, and end by themselves. Nothing where files do not outlive the gang.
+    async fn salvage(&self, _key: &Key) -> Result<(), Error> {
+        Ok(())
+    }
 }

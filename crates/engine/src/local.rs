@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use muster_model::NodeId;
 use rustix::fs::FlockOperation;
 
-use crate::{AgentBinary, AgentStatus, Capabilities, Engine, Error, Family, StartRequest};
+use crate::{AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status};
 
 /// The name of this machine as a node. There is one for each data directory.
 pub const NODE: &str = "node_local";
@@ -51,6 +51,7 @@ impl Local {
             in_place: true,
             images: false,
             volumes: false,
+            keeps_files: true,
             lost_after: LOST_AFTER,
         };
         Self { options, capabilities, node }
@@ -149,25 +150,29 @@ impl Engine for Local {
         (self.options.binary)()
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeId>, Error> {
-        Ok(vec![self.node.clone()])
+    async fn nodes(&self) -> Result<Vec<Offer>, Error> {
+        Ok(vec![Offer::own(self.node.clone())])
     }
 
-    async fn start(&self, request: &StartRequest) -> Result<(), Error> {
-        self.start_blocking(&request.token).map_err(|error| Error::retryable("start the local agent", error))
+    async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error> {
+        let [seat] = request.seats.as_slice() else {
+            return Err(Error::terminal("this machine has one agent, and no gang of its own"));
+        };
+        let started = self.start_blocking(&seat.token);
+        started.map(|()| None).map_err(|error| Error::retryable("start the local agent", error))
     }
 
-    async fn status(&self, nodes: &[NodeId]) -> Result<Vec<AgentStatus>, Error> {
+    async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
         let running =
             self.is_running().map_err(|error| Error::retryable("look for the local agent", error))?;
-        let status = |node: &NodeId| match running && *node == self.node {
-            true => AgentStatus::Running,
-            false => AgentStatus::Gone,
+        let status = |key: &Key| match key {
+            Key::Node(node) if running && *node == self.node => Status::Running,
+            Key::Node(_) | Key::Gang { .. } => Status::Gone,
         };
-        Ok(nodes.iter().map(status).collect())
+        Ok(keys.iter().map(|key| status(key).into()).collect())
     }
 
-    async fn stop(&self, _node: &NodeId) -> Result<(), Error> {
+    async fn stop(&self, _key: &Key) -> Result<(), Error> {
         let this = Self {
             options: self.options.clone(),
             capabilities: self.capabilities.clone(),

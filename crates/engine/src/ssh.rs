@@ -5,12 +5,12 @@
 //! output; here those are joined with the server's socket. So a machine needs an sshd and nothing else: no open port, no
 //! way back to the server, no forwarding, no root. An agent has two connections, and each is a login of its own.
 
-mod binary;
+pub(crate) mod binary;
 pub mod carry;
-mod command;
+pub(crate) mod command;
 mod failure;
-mod host;
-mod login;
+pub(crate) mod host;
+pub(crate) mod login;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,8 +20,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use muster_model::NodeId;
 
-use crate::{AgentBinary, AgentStatus, Capabilities, Class, Engine, Error, Family, Machine, StartRequest};
+use crate::{
+    AgentBinary, Capabilities, Class, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest,
+    Status,
+};
 use binary::Binary;
+pub use host::server_name;
 use host::{Host, Means};
 
 /// What it is called in `--on` and among nodes.
@@ -71,6 +75,7 @@ impl Ssh {
             in_place: false,
             images: false,
             volumes: false,
+            keeps_files: true,
             lost_after: LOST_AFTER,
         };
         Self { capabilities, means: Arc::new(Means::new(options)), hosts: Mutex::default() }
@@ -114,26 +119,32 @@ impl Engine for Ssh {
         self.means.known_binary().map(Binary::agent)
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeId>, Error> {
-        Ok(self.hosts().keys().cloned().collect())
+    async fn nodes(&self) -> Result<Vec<Offer>, Error> {
+        Ok(self.hosts().keys().cloned().map(Offer::own).collect())
     }
 
     /// It returns when both of the agent's connections are carried, which is sooner than the agent has said hello.
-    async fn start(&self, request: &StartRequest) -> Result<(), Error> {
-        self.host(&request.node)?.start(&request.token).await
+    async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error> {
+        let [seat] = request.seats.as_slice() else {
+            return Err(Error::terminal("a host has one agent, and no gang of its own"));
+        };
+        self.host(&seat.node)?.start(&seat.token).await.map(|()| None)
     }
 
     /// An agent that is not reached counts as gone: nothing else can be known about it.
-    async fn status(&self, nodes: &[NodeId]) -> Result<Vec<AgentStatus>, Error> {
+    async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
         let hosts = self.hosts();
-        let status = |node| match hosts.get(node).is_some_and(|host| host.is_carried()) {
-            true => AgentStatus::Running,
-            false => AgentStatus::Gone,
+        let status = |key: &Key| match key {
+            Key::Node(node) if hosts.get(node).is_some_and(|host| host.is_carried()) => Status::Running,
+            Key::Node(_) | Key::Gang { .. } => Status::Gone,
         };
-        Ok(nodes.iter().map(status).collect())
+        Ok(keys.iter().map(|key| status(key).into()).collect())
     }
 
-    async fn stop(&self, node: &NodeId) -> Result<(), Error> {
-        self.host(node)?.stop().await
+    async fn stop(&self, key: &Key) -> Result<(), Error> {
+        match key {
+            Key::Node(node) => self.host(node)?.stop().await,
+            Key::Gang { .. } => Ok(()),
+        }
     }
 }

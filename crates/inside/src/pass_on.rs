@@ -69,7 +69,7 @@ impl Peers {
         Peers { dir: dir.to_owned() }
     }
 
-    /// Everyone but us.
+    /// Everyone who is there, but us.
     pub(crate) fn others(&self) -> Result<Others, String> {
         let files = self.dir.join("ssh");
         let own = self.dir.file_name().and_then(|name| name.to_str()?.parse::<TaskId>().ok());
@@ -78,7 +78,8 @@ impl Peers {
         let members = Gang::members(&files).map_err(|_| NO_PEERS.to_owned())?;
         let secret = Gang::secret(&files).map_err(|error| error.to_string())?;
         let key = keys::client(&secret).map_err(|error| error.to_string())?;
-        let members = members.into_iter().enumerate().filter(|(rank, _)| Some(*rank) != own).collect();
+        let is_there = |(rank, at): &(usize, SocketAddr)| Some(*rank) != own && !at.ip().is_unspecified();
+        let members = members.into_iter().enumerate().filter(is_there).collect();
         Ok(Others { key: Arc::new(key), members })
     }
 }

@@ -81,6 +81,12 @@ impl Refusal {
             Refusal::Over { .. } => "session_over",
             Refusal::Invalid(_) => "invalid",
             Refusal::Full(_) => "full",
+            // Nobody should ask again and again for what needs somebody to make room.
+            Refusal::Io { source, .. }
+                if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+            {
+                "full"
+            }
             Refusal::Io { .. } => "failed",
         }
     }

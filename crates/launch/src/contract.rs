@@ -6,7 +6,7 @@ mod horovod;
 mod hostfile;
 mod jax;
 mod mindspore;
-mod mpi;
+pub(crate) mod mpi;
 mod paddle;
 mod process;
 mod pytorch;

@@ -3,6 +3,7 @@
 mod dlc;
 mod dlws;
 mod modelarts;
+pub(crate) mod slurm;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ pub(crate) fn add(face: Face, gang: &Gang, rank: u32, part: &mut Part) {
         Face::Dlws => dlws::add(gang, rank, part),
         Face::Dlc => dlc::add(gang, rank, part),
         Face::Modelarts => modelarts::add(gang, rank, part),
+        Face::Slurm => slurm::add(gang, rank, part),
     }
 }
 
@@ -25,5 +27,6 @@ pub(crate) fn names(face: Face, gang: &Gang, rank: u32) -> Vec<String> {
         Face::Dlws => dlws::names(rank),
         Face::Dlc => dlc::names(gang, rank),
         Face::Modelarts => modelarts::names(gang, rank),
+        Face::Slurm => slurm::names(gang, rank),
     }
 }

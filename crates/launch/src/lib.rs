@@ -14,11 +14,12 @@ pub mod face;
 mod network;
 mod plan;
 pub mod rank_table;
+pub mod sbatch;
 mod shim;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use muster_model::launch::{LaunchFile, Surroundings, Work};
@@ -75,6 +76,15 @@ impl Member {
             Port::Process(process) => (2 + process as usize, 6170 + process as u16),
         };
         self.address.ports.get(at).copied().unwrap_or(customary)
+    }
+}
+
+/// Members whose nodes are one machine, each with an agent that does not know of the other: the port that all may have is the
+/// first one's, and the rest use their own.
+pub fn tell_apart(members: &mut [Member]) {
+    let mut taken = BTreeSet::new();
+    for address in members.iter_mut().map(|member| &mut member.address) {
+        address.shared_port = address.shared_port.filter(|port| taken.insert((address.ip, *port)));
     }
 }
 

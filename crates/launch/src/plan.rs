@@ -3,7 +3,7 @@
 use muster_model::launch::Process;
 use muster_model::node::Vendor;
 use muster_model::spec::{Command, Kind};
-use muster_model::{AttemptId, CommandOn, Framework, JobSpec};
+use muster_model::{AttemptId, CommandOn, Face, Framework, JobSpec};
 
 use crate::detect::{self, Nothing};
 
@@ -19,6 +19,13 @@ pub fn settle(spec: &mut JobSpec) {
     if spec.kind == Kind::Machine {
         // Whoever works on several machines goes from one to the other.
         spec.peers = spec.peers.or(Some(spec.nodes > 1));
+        return;
+    }
+    if spec.batch.is_some() {
+        // It starts what it has to start by itself, with the programs that it knows.
+        spec.framework.get_or_insert(Framework::Plain);
+        spec.faces.get_or_insert_with(|| vec![Face::Slurm]);
+        spec.command_on.get_or_insert(CommandOn::First);
         return;
     }
     let found = detect::detect(&spec.command, &Nothing);
@@ -102,9 +109,12 @@ pub fn ports(spec: &JobSpec) -> u32 {
 
 /// The port that all members of an attempt are asked to have: one for the whole gang, and another one for another gang.
 pub fn shared_port(attempt: &AttemptId) -> u16 {
-    // FNV-1a: the same in every version, which a retried message relies on.
-    let hash = attempt.to_string().bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+    (FIRST_SHARED + hash(&attempt.to_string()) % SHARED) as u16
+}
+
+/// FNV-1a: the same in every version, which a retried message relies on.
+pub(crate) fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    (FIRST_SHARED + hash % SHARED) as u16
+    })
 }

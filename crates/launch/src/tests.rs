@@ -9,7 +9,7 @@ use muster_model::task::Address;
 use muster_model::{AttemptId, JobId};
 use serde_json::{Value, json};
 
-use crate::{Gang, Member, parts, settle};
+use crate::{Gang, Member, Port, parts, settle, tell_apart};
 
 /// A settled spec.
 pub(crate) fn spec(mut fields: Value) -> JobSpec {
@@ -55,6 +55,16 @@ fn device(rank: u32, index: u32) -> Device {
         simulated: false,
         ip: None,
     }
+}
+
+#[test]
+fn members_on_one_machine_do_not_share_a_port_that_two_agents_found_free() {
+    let spec = spec(json!({ "nodes": 3, "framework": "mpi" }));
+    let mut gang = gang(&spec);
+    gang.members[2].address.ip = gang.members[0].address.ip;
+    tell_apart(&mut gang.members);
+    let ports: Vec<u16> = gang.members.iter().map(|member| member.port(Port::Ssh)).collect();
+    assert_eq!(ports, [20_022, 20_022, 10_201]);
 }
 
 /// The same on hosts with Ascend devices, each with an address of its own.

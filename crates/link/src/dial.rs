@@ -1,10 +1,15 @@
 //! The agent's side of making a connection: a Unix socket or TCP, or a way that somebody else has made, then the WebSocket
 //! upgrade.
 
+pub mod greeting;
+mod post;
+
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use post::Post;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -28,6 +33,11 @@ pub enum Server {
     Tcp(String),
     /// It cannot be reached: who carries its connections calls at sockets in this directory.
     Carried(PathBuf),
+    /// Somebody leads to it whose address is in this file, a [`Post`]. It is read at every dial, since it may have moved.
+    Posted(PathBuf),
+    /// It cannot be reached: who carries its connections calls here with a [`greeting`], at this address for messages and at
+    /// the next port for the rest.
+    Called(SocketAddr),
 }
 
 /// Which of an agent's two connections.
@@ -67,7 +77,10 @@ pub async fn dial(
                 stream.set_nodelay(true)?;
                 upgrade(stream, address, channel, node, token).await
             }
-            Server::Carried(_) => {
+            Server::Posted(path) => {
+                upgrade(post::connect(path).await?, LOCALHOST, channel, node, token).await
+            }
+            Server::Carried(_) | Server::Called(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "the server comes here, and is not dialled"))
             }
         }
@@ -77,7 +90,7 @@ pub async fn dial(
 
 /// The same over a way to the server that somebody else has made.
 pub async fn over(
-    way: UnixStream,
+    way: impl Connection + 'static,
     channel: Channel,
     node: &muster_model::NodeId,
     token: &str,

@@ -11,6 +11,7 @@ pub mod control;
 pub mod descriptor;
 pub mod dial;
 pub mod frame;
+pub mod leftover;
 pub mod log;
 pub mod memory;
 pub mod message;

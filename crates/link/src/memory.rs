@@ -19,9 +19,24 @@ pub fn keep(spare: i32, large: i32) {
     let _ = (spare, large);
 }
 
-/// Gives back what is not used. Takes a moment, so it is for when nothing else is to be done.
-pub fn give_back() {
-    forget_code();
+/// Gives back what is not used. Takes a moment, so it is for when nothing else is to be done. The program's own code goes
+/// too, but only where more than `most` bytes would stay in memory otherwise: what a job needs to start is quickly needed
+/// again, and takes most of a millisecond to come back.
+pub fn give_back(most: usize) {
+    give_back_heap();
+    if resident().is_some_and(|bytes| bytes > most) {
+        forget_code();
+    }
+}
+
+/// How much of this process is in memory.
+fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))?;
+    Some(kib.parse::<usize>().ok()? << 10)
+}
+
+fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the allocator has no other interface")]
     // SAFETY: it takes no pointer, and touches only memory that nobody has.

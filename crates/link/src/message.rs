@@ -19,7 +19,9 @@ use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol; raised when a peer must know the difference.
-pub const PROTOCOL: u32 = 1;
+///
+/// 2: what an agent reports of a task that runs, or has ended, says where it is or was.
+pub const PROTOCOL: u32 = 2;
 
 /// From agent to server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -126,6 +128,9 @@ pub enum ReportPhase {
     Running {
         /// Since when.
         at: Timestamp,
+        /// Where peers reach it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<Address>,
     },
     /// It is over.
     Ended {
@@ -135,6 +140,9 @@ pub enum ReportPhase {
         at: Timestamp,
         /// When its command had started, if it did.
         started_at: Option<Timestamp>,
+        /// Where peers reached it, if it had come so far.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<Address>,
     },
 }
 
@@ -154,6 +162,13 @@ pub enum ToAgent {
     Prepare(Box<Prepare>),
     /// The gang is whole: start. A task already started is reported again.
     Launch(Box<Launch>),
+    /// Who the members of a gang are now, where they come and go: whoever is at 0.0.0.0 is not there.
+    Peers {
+        /// The task that is told.
+        task: TaskId,
+        /// All of them.
+        peers: Peers,
+    },
     /// End a task: SIGTERM, then after the grace SIGKILL for all that is left. Answered by [`ToServer::Ended`], also
     /// for a task that never started or is not known here.
     Stop {

@@ -79,6 +79,8 @@ words! {
         Dlc = "dlc",
         /// Huawei ModelArts.
         Modelarts = "modelarts",
+        /// Slurm: its variables, and an `srun`.
+        Slurm = "slurm",
     }
 }
 

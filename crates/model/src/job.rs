@@ -2,7 +2,7 @@
 //!
 //! [`Job::apply`] is total: every event in every state either changes the job or is refused with a word of why, and
 //! a refused event changes nothing. It decides and never acts; what must be done comes back as [`Effect`]s, which the
-//! server carries out only after the change is on disk. It must never learn of engines, agents or SQL.
+//! server carries out after the change is on disk, and says where it does not wait for that. It must never learn of engines, agents or SQL.
 
 use std::time::Duration;
 
@@ -10,15 +10,17 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::framework::CommandOn;
-use crate::id::{AttemptId, JobId, NodeId};
+use crate::id::{AttemptId, JobId, NodeId, TaskId};
 use crate::reason::Reason;
-use crate::spec::{JobSpec, OnFailure, Retries};
-use crate::task::{Address, Placement, Task, TaskEnd, TaskPhase};
+use crate::spec::{JobSpec, Kind, OnFailure, Retries};
+use crate::task::{Address, Parting, Placement, Task, TaskEnd, TaskPhase};
 
+mod member;
 mod state;
 #[cfg(test)]
 mod tests;
 
+pub use member::Standing;
 pub use state::State;
 
 /// What the state machine needs to know of a job's spec.
@@ -32,6 +34,8 @@ pub struct Policy {
     pub retries: Retries,
     /// Whether the gang's work is done when rank 0's is: the others wait for it.
     pub leader: bool,
+    /// Whether its tasks are each on their own: the end of one never ends the others, and it can be started anew alone.
+    pub independent: bool,
 }
 
 impl From<&JobSpec> for Policy {
@@ -41,6 +45,7 @@ impl From<&JobSpec> for Policy {
             on_failure: spec.on_failure,
             retries: spec.retries.clone(),
             leader: spec.command_on == Some(CommandOn::First),
+            independent: spec.kind == Kind::Machine,
         }
     }
 }
@@ -69,7 +74,7 @@ pub enum Ending {
     Suspend,
 }
 
-/// A job and the gang of its current attempt.
+/// A job and its gang.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Its id.
@@ -94,7 +99,7 @@ pub struct Job {
     pub eligible_at: Option<Timestamp>,
     /// Counts every change, so that a write based on an older one is refused.
     pub generation: u64,
-    /// The gang of the current or last attempt, by rank.
+    /// The newest task of each rank.
     pub tasks: Vec<Task>,
     /// When the last attempt's gang was running whole.
     pub started_at: Option<Timestamp>,
@@ -102,13 +107,27 @@ pub struct Job {
     pub ended_at: Option<Timestamp>,
 }
 
-/// What happened. Events of tasks name their attempt: those of another one are stale and change nothing.
+/// What happened. Events of tasks name the task's attempt: those of another one are stale and change nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The scheduler found a place for the whole gang.
     Admit {
-        /// One for each rank.
+        /// One for each rank that is [wanted](Job::wanted).
         placements: Vec<Placement>,
+    },
+    /// The gang goes to somebody else's scheduler, which finds the places.
+    HandOver {
+        /// What stands for the place of each rank until its agent has come.
+        placements: Vec<Placement>,
+    },
+    /// The agent of a rank that was handed over has come, and says what it was given.
+    TaskSeated {
+        /// Its attempt.
+        attempt: u32,
+        /// Its rank.
+        rank: u32,
+        /// The devices, by their number on the node.
+        devices: Vec<u32>,
     },
     /// A task is prepared and its address is known.
     TaskReady {
@@ -153,15 +172,53 @@ pub enum Event {
     Suspend,
     /// Bring it back from suspension.
     Resume,
+    /// One of its tasks is to end; the others go on.
+    StopTask {
+        /// Its rank.
+        rank: u32,
+        /// For now, or for good.
+        parting: Parting,
+    },
+    /// One of its tasks that is over starts anew, beside the others.
+    StartTask {
+        /// Its rank.
+        rank: u32,
+        /// Where.
+        placement: Placement,
+    },
     /// Keep it in the queue.
     Hold,
     /// Let it go on in the queue.
     Release,
 }
 
+impl Event {
+    /// The task that it is about, where it is about one.
+    pub fn rank(&self) -> Option<u32> {
+        match self {
+            Self::TaskSeated { rank, .. }
+            | Self::TaskReady { rank, .. }
+            | Self::TaskStarted { rank, .. }
+            | Self::TaskEnded { rank, .. }
+            | Self::StopTask { rank, .. }
+            | Self::StartTask { rank, .. } => Some(*rank),
+            Self::Admit { .. }
+            | Self::HandOver { .. }
+            | Self::Stop { .. }
+            | Self::Preempt { .. }
+            | Self::Suspend
+            | Self::Resume
+            | Self::Hold
+            | Self::Release => None,
+        }
+    }
+}
+
 /// What must be done about a change, once it is on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
+    /// Give the gang to its engine's scheduler.
+    HandOver,
     /// Tell the nodes of these ranks to prepare them.
     Prepare {
         /// Which.
@@ -205,6 +262,17 @@ pub enum Invalid {
         nodes: u32,
         /// The places offered.
         offered: usize,
+    },
+    /// Its tasks are not each on their own.
+    #[error("its tasks start and end together")]
+    Together,
+    /// It cannot happen to this task now.
+    #[error("task{rank} is {standing}")]
+    Task {
+        /// Its rank.
+        rank: u32,
+        /// How it is.
+        standing: Standing,
     },
     /// It cannot happen in this state.
     #[error("not possible while the job is {state}")]
@@ -255,16 +323,49 @@ impl Job {
         AttemptId { job: self.id.clone(), number: self.attempt }
     }
 
-    /// Whether the scheduler may admit it now.
+    /// The attempt that a rank's task belongs to; the job's, before there is one.
+    pub fn attempt_of(&self, rank: u32) -> AttemptId {
+        let number = self.tasks.get(rank as usize).map_or(self.attempt, |task| task.attempt);
+        AttemptId { job: self.id.clone(), number }
+    }
+
+    /// The id of a rank's task.
+    pub fn task_id(&self, rank: u32) -> TaskId {
+        self.attempt_of(rank).task(rank)
+    }
+
+    /// The ranks that an admission finds places for: all, save those that were given back for good.
+    pub fn wanted(&self) -> Vec<u32> {
+        let is_killed = |rank: &u32| self.tasks.get(*rank as usize).is_some_and(Task::is_killed);
+        (0..self.policy.nodes).filter(|rank| !is_killed(rank)).collect()
+    }
+
+    /// Whether the scheduler may admit it, or hand it over, now.
     pub fn is_eligible(&self, now: Timestamp) -> bool {
-        self.state == State::Queued && !self.hold && self.eligible_at.is_none_or(|at| at <= now)
+        self.is_waiting() && !self.hold && self.eligible_at.is_none_or(|at| at <= now)
+    }
+
+    /// Whether it waits here, for us to find it a place.
+    pub fn is_waiting(&self) -> bool {
+        self.state == State::Queued && !self.is_under_way()
+    }
+
+    /// Whether it waits in somebody else's queue.
+    pub fn is_handed_over(&self) -> bool {
+        self.state == State::Queued && self.is_under_way()
+    }
+
+    /// Whether it has a task that is not over: an attempt goes on.
+    pub fn is_under_way(&self) -> bool {
+        self.tasks.iter().any(|task| task.phase != TaskPhase::Ended)
     }
 
     /// The nodes, by rank, to which it returns if it can: those it had before it was suspended, where its files are.
     pub fn preferred(&self) -> Vec<NodeId> {
         // Whoever comes back to the queue in another way has a reason, and may have the node to blame.
-        if self.state == State::Queued && self.reason.is_none() {
-            self.tasks.iter().map(|task| task.placement.node.clone()).collect()
+        if self.is_waiting() && self.reason.is_none() {
+            let wanted = self.tasks.iter().filter(|task| !task.is_killed());
+            wanted.map(|task| task.placement.node.clone()).collect()
         } else {
             Vec::new()
         }
@@ -283,6 +384,8 @@ impl Job {
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Result<Applied, Invalid> {
         let applied = match event {
             Event::Admit { placements } => self.on_admit(placements),
+            Event::HandOver { placements } => self.on_hand_over(placements),
+            Event::TaskSeated { attempt, rank, devices } => self.on_task_seated(attempt, rank, devices),
             Event::TaskReady { attempt, rank, address } => self.on_task_ready(attempt, rank, address),
             Event::TaskStarted { attempt, rank, at } => self.on_task_started(attempt, rank, at),
             Event::TaskEnded { attempt, rank, end, at } => self.on_task_ended(attempt, rank, end, at, now),
@@ -290,6 +393,8 @@ impl Job {
             Event::Preempt { attempt } => self.on_preempt(attempt),
             Event::Suspend => self.on_suspend(),
             Event::Resume => self.on_resume(),
+            Event::StopTask { rank, parting } => self.on_stop_task(rank, parting, now),
+            Event::StartTask { rank, placement } => self.on_start_task(rank, placement),
             Event::Hold => self.set_hold(true),
             Event::Release => self.set_hold(false),
         }?;
@@ -302,20 +407,32 @@ impl Job {
     }
 
     fn on_admit(&mut self, placements: Vec<Placement>) -> Result<Applied, Invalid> {
+        let ranks = self.begin_attempt(placements)?;
+        self.state = State::Starting;
+        Ok(Applied { touched: ranks.clone(), effects: vec![Effect::Prepare { ranks }] })
+    }
+
+    /// It still waits, though elsewhere: it starts when the first of its agents has come.
+    fn on_hand_over(&mut self, placements: Vec<Placement>) -> Result<Applied, Invalid> {
+        let ranks = self.begin_attempt(placements)?;
+        Ok(Applied { touched: ranks, effects: vec![Effect::HandOver] })
+    }
+
+    /// Gives every rank of a job that waits a task of the next attempt.
+    fn begin_attempt(&mut self, placements: Vec<Placement>) -> Result<Vec<u32>, Invalid> {
         match self.state {
-            State::Queued if self.hold => self.refuse(),
-            State::Queued if placements.len() != self.policy.nodes as usize => {
-                Err(Invalid::WrongGang { nodes: self.policy.nodes, offered: placements.len() })
-            }
+            State::Queued if self.hold || self.is_under_way() => self.refuse(),
             State::Queued => {
-                self.state = State::Starting;
+                let ranks = self.wanted();
+                if placements.len() != ranks.len() {
+                    return Err(Invalid::WrongGang { nodes: ranks.len() as u32, offered: placements.len() });
+                }
                 self.attempt += 1;
                 self.failed_rank = None;
                 self.eligible_at = None;
                 self.started_at = None;
-                self.tasks = placements.into_iter().map(Task::assigned).collect();
-                let ranks: Vec<u32> = (0..self.policy.nodes).collect();
-                Ok(Applied { touched: ranks.clone(), effects: vec![Effect::Prepare { ranks }] })
+                self.assign(&ranks, placements);
+                Ok(ranks)
             }
             State::Starting
             | State::Running
@@ -327,17 +444,39 @@ impl Job {
         }
     }
 
+    /// Gives these ranks new tasks of the current attempt.
+    fn assign(&mut self, ranks: &[u32], placements: Vec<Placement>) {
+        let attempt = self.attempt;
+        let assigned = placements.into_iter().map(|placement| Task::assigned(attempt, placement));
+        if self.tasks.is_empty() {
+            self.tasks = assigned.collect();
+        } else {
+            ranks.iter().zip(assigned).for_each(|(rank, task)| self.tasks[*rank as usize] = task);
+        }
+    }
+
     /// The task an event speaks of, unless the event is stale.
     fn task(&mut self, attempt: u32, rank: u32) -> Result<&mut Task, Invalid> {
-        if attempt != self.attempt {
-            return Err(Invalid::Stale);
-        }
-        let task = self.tasks.get_mut(rank as usize).ok_or(Invalid::UnknownRank { rank })?;
-        if task.phase == TaskPhase::Ended { Err(Invalid::Stale) } else { Ok(task) }
+        let unknown = if attempt == self.attempt { Invalid::UnknownRank { rank } } else { Invalid::Stale };
+        let task = self.tasks.get_mut(rank as usize).ok_or(unknown)?;
+        if task.attempt != attempt || task.is_over() { Err(Invalid::Stale) } else { Ok(task) }
     }
 
     fn all(&self, predicate: impl Fn(&Task) -> bool) -> bool {
         self.tasks.iter().all(predicate)
+    }
+
+    fn on_task_seated(&mut self, attempt: u32, rank: u32, devices: Vec<u32>) -> Result<Applied, Invalid> {
+        let task = self.task(attempt, rank)?;
+        task.placement.devices = devices;
+        Ok(Applied { effects: Vec::new(), touched: vec![rank] })
+    }
+
+    /// A gang that was handed over starts with the first word of one of its tasks.
+    fn leave_queue(&mut self) {
+        if self.state == State::Queued {
+            self.state = State::Starting;
+        }
     }
 
     fn on_task_ready(&mut self, attempt: u32, rank: u32, address: Address) -> Result<Applied, Invalid> {
@@ -346,26 +485,30 @@ impl Job {
             return Err(Invalid::Stale);
         }
         let repeated = task.phase == TaskPhase::Ready;
+        let is_parting = task.parting.is_some();
         task.phase = TaskPhase::Ready;
         task.address = Some(address);
+        self.leave_queue();
         let mut applied = Applied { effects: Vec::new(), touched: vec![rank] };
+        if is_parting && self.state != State::Stopping {
+            applied.effects.push(Effect::Stop { ranks: vec![rank], grace: None });
+        }
         match self.state {
             State::Starting => {
                 if self.all(|task| task.phase >= TaskPhase::Ready) {
+                    let mut ranks = self.unlaunched();
                     // A node that says it again, after a lost connection, missed its launch.
-                    let ranks =
-                        if repeated { vec![rank] } else { self.ranks(|task| task.phase == TaskPhase::Ready) };
-                    applied.effects.push(Effect::Launch { ranks });
+                    ranks.retain(|other| !repeated || *other == rank);
+                    applied.effects.extend((!ranks.is_empty()).then_some(Effect::Launch { ranks }));
                 }
             }
+            State::Running if is_parting => {}
+            // The others have long been launched: whoever joins them does not wait for anybody.
+            State::Running => applied.effects.push(Effect::Launch { ranks: vec![rank] }),
             State::Stopping => applied.effects.push(Effect::Stop { ranks: vec![rank], grace: None }),
-            // A task that is not over exists only in the states that hold resources.
-            State::Running
-            | State::Queued
-            | State::Succeeded
-            | State::Failed
-            | State::Stopped
-            | State::Suspended => {}
+            // A task that is not over exists only in the states that hold resources, and in the queue of somebody else, which
+            // it has just left.
+            State::Queued | State::Succeeded | State::Failed | State::Stopped | State::Suspended => {}
         }
         Ok(applied)
     }
@@ -375,9 +518,14 @@ impl Job {
         if task.phase == TaskPhase::Running {
             return Err(Invalid::Stale);
         }
+        let is_parting = task.parting.is_some();
         task.phase = TaskPhase::Running;
         task.started_at = Some(at);
+        self.leave_queue();
         let mut applied = Applied { effects: Vec::new(), touched: vec![rank] };
+        if is_parting && self.state != State::Stopping {
+            applied.effects.push(Effect::Stop { ranks: vec![rank], grace: None });
+        }
         match self.state {
             State::Starting => self.run_when_all_started(at),
             State::Stopping => applied.effects.push(Effect::Stop { ranks: vec![rank], grace: None }),
@@ -389,6 +537,11 @@ impl Job {
             | State::Suspended => {}
         }
         Ok(applied)
+    }
+
+    /// The ranks that wait for their launch.
+    fn unlaunched(&self) -> Vec<u32> {
+        self.ranks(|task| task.phase == TaskPhase::Ready && task.parting.is_none())
     }
 
     fn run_when_all_started(&mut self, at: Timestamp) {
@@ -406,22 +559,32 @@ impl Job {
         at: Timestamp,
         now: Timestamp,
     ) -> Result<Applied, Invalid> {
-        let launched = self.all(|task| task.phase >= TaskPhase::Ready);
+        // Where one has started all were ready, also if not all have said so again since.
+        let launched = self.all(|task| task.phase >= TaskPhase::Ready)
+            || self.tasks.iter().any(|task| task.started_at.is_some());
+        let (was_whole, parting) = (self.all(|task| task.phase >= TaskPhase::Ready), self.parting());
         let task = self.task(attempt, rank)?;
         let failure = end.failure.clone();
         task.phase = TaskPhase::Ended;
         task.ended_at = Some(at);
         task.end = Some(end);
+        task.part(parting);
+        self.leave_queue();
         let mut applied = Applied { effects: vec![Effect::Release { rank }], touched: vec![rank] };
         match self.state {
-            State::Starting | State::Running => {
-                let first = self.failed_rank.is_none();
-                if let Some(reason) = failure.filter(|_| first) {
-                    self.failed_rank = Some(rank);
-                    self.reason = Some(reason);
-                }
-                self.after_task_ended(&mut applied, launched, at, now);
+            State::Starting | State::Running if self.policy.independent => {
+                self.after_member_ended(&mut applied, was_whole, at, now);
             }
+            State::Starting | State::Running => match failure.filter(|_| self.failed_rank.is_none()) {
+                Some(reason) if reason.requeues() => self.after_place_taken(&mut applied, reason, now),
+                first => {
+                    if let Some(reason) = first {
+                        self.failed_rank = Some(rank);
+                        self.reason = Some(reason);
+                    }
+                    self.after_task_ended(&mut applied, launched, at, now);
+                }
+            },
             State::Stopping => {
                 if self.all(|task| task.phase == TaskPhase::Ended) {
                     self.finish(now);
@@ -430,6 +593,18 @@ impl Job {
             State::Queued | State::Succeeded | State::Failed | State::Stopped | State::Suspended => {}
         }
         Ok(applied)
+    }
+
+    /// Somebody else's scheduler took a place back: nobody has failed, and the gang waits again whole.
+    fn after_place_taken(&mut self, applied: &mut Applied, reason: Reason, now: Timestamp) {
+        let alive = self.ranks(|task| task.phase != TaskPhase::Ended);
+        self.ending = Some(Ending::Requeue { reason });
+        if alive.is_empty() {
+            self.finish(now);
+        } else {
+            self.state = State::Stopping;
+            applied.effects.push(Effect::Stop { ranks: alive, grace: None });
+        }
     }
 
     /// Decides what one task's end means for a gang that nobody has asked to stop.
@@ -474,7 +649,10 @@ impl Job {
 
     /// The last task of a gang that was to end is gone.
     fn finish(&mut self, now: Timestamp) {
-        match self.ending.take().unwrap_or(Ending::Stop) {
+        let ending = self.ending.take().unwrap_or(Ending::Stop);
+        // Where every member was given back for good, there is nothing to come back to.
+        let ending = if self.wanted().is_empty() { Ending::Stop } else { ending };
+        match ending {
             Ending::Fail { reason, retry } => {
                 if retry && self.retried < self.policy.retries.max && self.policy.retries.allows(&reason) {
                     self.retried += 1;
@@ -508,11 +686,13 @@ impl Job {
 
     fn on_stop(&mut self, grace: Option<Duration>, now: Timestamp) -> Result<Applied, Invalid> {
         match self.state {
-            State::Queued | State::Suspended => {
+            State::Queued | State::Suspended if !self.is_under_way() => {
                 self.end_as_stopped(now);
                 Ok(Applied::default())
             }
-            State::Starting | State::Running => Ok(self.wind_down(Ending::Stop, grace)),
+            State::Queued | State::Suspended | State::Starting | State::Running => {
+                Ok(self.wind_down(Ending::Stop, grace))
+            }
             State::Stopping => {
                 // A gang that already fails stays failed, but is not tried again.
                 let ending = match self.ending.take() {
@@ -532,26 +712,24 @@ impl Job {
             return Err(Invalid::Stale);
         }
         match self.state {
-            State::Starting | State::Running => {
+            State::Queued if !self.is_under_way() => self.refuse(),
+            State::Queued | State::Starting | State::Running => {
                 Ok(self.wind_down(Ending::Requeue { reason: Reason::Preempted }, None))
             }
-            State::Queued
-            | State::Stopping
-            | State::Succeeded
-            | State::Failed
-            | State::Stopped
-            | State::Suspended => self.refuse(),
+            State::Stopping | State::Succeeded | State::Failed | State::Stopped | State::Suspended => {
+                self.refuse()
+            }
         }
     }
 
     fn on_suspend(&mut self) -> Result<Applied, Invalid> {
         match self.state {
-            State::Queued => {
+            State::Queued if !self.is_under_way() => {
                 self.state = State::Suspended;
                 self.reason = Some(Reason::Suspended);
                 Ok(Applied::default())
             }
-            State::Starting | State::Running => Ok(self.wind_down(Ending::Suspend, None)),
+            State::Queued | State::Starting | State::Running => Ok(self.wind_down(Ending::Suspend, None)),
             // Where it goes instead is nobody's business but its user's.
             State::Stopping if matches!(self.ending, Some(Ending::Requeue { .. })) => {
                 self.ending = Some(Ending::Suspend);
@@ -584,6 +762,8 @@ impl Job {
 
     fn set_hold(&mut self, hold: bool) -> Result<Applied, Invalid> {
         match self.state {
+            // Somebody else has it already, and would not know.
+            State::Queued if hold && self.is_under_way() => self.refuse(),
             State::Queued => {
                 self.hold = hold;
                 Ok(Applied::default())

@@ -79,6 +79,10 @@ pub struct Surroundings {
     pub environment: Vec<String>,
     /// Names that are to be known, beside those that the host knows.
     pub hosts: Vec<Host>,
+    /// Programs of muster's own that come first on the `PATH`, by the names they are called by.
+    pub programs: Vec<String>,
+    /// Variables that say where the working directory is.
+    pub workdir_in: Vec<String>,
 }
 
 /// A line of a table of hosts.

@@ -10,6 +10,7 @@ pub mod bundle;
 pub mod catalogue;
 pub mod file;
 pub mod framework;
+pub mod hostlist;
 pub mod id;
 pub mod job;
 pub mod launch;
@@ -19,6 +20,7 @@ pub mod pool;
 pub mod quantity;
 pub mod reason;
 pub mod session;
+pub mod slurm;
 pub mod spec;
 pub mod task;
 

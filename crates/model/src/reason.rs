@@ -9,6 +9,23 @@ use crate::catalogue::Entry;
 #[serde(tag = "code", rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Reason {
+    /// What another scheduler kept for the job ended before its agents came.
+    AllocationFailed {
+        /// That scheduler's words.
+        message: String,
+    },
+    /// Its turn at the other scheduler passed and nothing of it has run: no server was there to tell its agents what to run, or
+    /// that scheduler has forgotten it.
+    AllocationLapsed {
+        /// Which of them.
+        message: String,
+    },
+    /// Somebody ended it in the other scheduler, behind our back.
+    CancelledOutside {
+        /// Who, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+    },
     /// The workdir, a file or the environment of the task could not be made on the node.
     PrepareFailed {
         /// What went wrong, in words for the user.
@@ -24,11 +41,18 @@ pub enum Reason {
         /// The program.
         command: String,
     },
+    /// The cluster needed the machine for something else than a job: it was emptied, or short of memory or disk.
+    Displaced {
+        /// The other scheduler's words.
+        message: String,
+    },
     /// The task ended with a non-zero code.
     ExitCode {
         /// The code.
         exit_code: i32,
     },
+    /// The other scheduler took its place back, and nobody says why.
+    Evicted,
     /// No sign of progress for too long.
     Hung,
     /// The image could not be had.
@@ -45,6 +69,11 @@ pub enum Reason {
     OutOfMemory,
     /// A more important job needed the place.
     Preempted,
+    /// The engine's scheduler does not take the job.
+    Refused {
+        /// That scheduler's words.
+        message: String,
+    },
     /// The setup step failed.
     SetupFailed {
         /// Its exit code, or 128 and the signal's number.
@@ -72,15 +101,21 @@ impl Reason {
     /// One of each, for tables and documentation.
     pub fn examples() -> Vec<Self> {
         vec![
+            Self::AllocationFailed { message: "prolog failed on n1".into() },
+            Self::AllocationLapsed { message: "the scheduler has forgotten it".into() },
+            Self::CancelledOutside { by: Some("root".into()) },
             Self::PrepareFailed { message: "no space left on device".into() },
             Self::CommandNotExecutable { command: "./train.py".into() },
             Self::CommandNotFound { command: "pyton".into() },
+            Self::Displaced { message: "n1 was drained".into() },
             Self::ExitCode { exit_code: 1 },
+            Self::Evicted,
             Self::Hung,
             Self::ImagePullFailed { message: "not found".into() },
             Self::NodeLost { node: "node_local".into() },
             Self::OutOfMemory,
             Self::Preempted,
+            Self::Refused { message: "invalid account".into() },
             Self::SetupFailed { exit_code: 1 },
             Self::Signal { signal: 9 },
             Self::StoppedByUser,
@@ -93,15 +128,21 @@ impl Reason {
     /// The stable name, the same in JSON, SQL, YAML (`retries.on`) and documentation.
     pub fn code(&self) -> &'static str {
         match self {
+            Self::AllocationFailed { .. } => "allocation_failed",
+            Self::AllocationLapsed { .. } => "allocation_lapsed",
+            Self::CancelledOutside { .. } => "cancelled_outside",
             Self::PrepareFailed { .. } => "prepare_failed",
             Self::CommandNotExecutable { .. } => "command_not_executable",
             Self::CommandNotFound { .. } => "command_not_found",
+            Self::Displaced { .. } => "displaced",
             Self::ExitCode { .. } => "exit_code",
+            Self::Evicted => "evicted",
             Self::Hung => "hung",
             Self::ImagePullFailed { .. } => "image_pull_failed",
             Self::NodeLost { .. } => "node_lost",
             Self::OutOfMemory => "out_of_memory",
             Self::Preempted => "preempted",
+            Self::Refused { .. } => "refused",
             Self::SetupFailed { .. } => "setup_failed",
             Self::Signal { .. } => "signal",
             Self::StoppedByUser => "stopped_by_user",
@@ -121,12 +162,17 @@ impl Reason {
             Self::Signal { signal } => 128 + signal,
             Self::OutOfMemory => 137,
             Self::Timeout { .. } => 124,
-            Self::StoppedByUser => 130,
-            Self::Hung
+            Self::CancelledOutside { .. } | Self::StoppedByUser => 130,
+            Self::AllocationFailed { .. }
+            | Self::AllocationLapsed { .. }
+            | Self::Displaced { .. }
+            | Self::Evicted
+            | Self::Hung
             | Self::ImagePullFailed { .. }
             | Self::NodeLost { .. }
             | Self::Preempted
             | Self::PrepareFailed { .. }
+            | Self::Refused { .. }
             | Self::SupervisorLost
             | Self::Suspended => 125,
         }
@@ -136,7 +182,11 @@ impl Reason {
     /// A missing program or a user's stop never does.
     pub fn retry(&self) -> bool {
         match self {
-            Self::ExitCode { .. }
+            Self::AllocationFailed { .. }
+            | Self::AllocationLapsed { .. }
+            | Self::Displaced { .. }
+            | Self::Evicted
+            | Self::ExitCode { .. }
             | Self::Hung
             | Self::NodeLost { .. }
             | Self::OutOfMemory
@@ -145,19 +195,40 @@ impl Reason {
             | Self::SetupFailed { .. }
             | Self::Signal { .. }
             | Self::SupervisorLost => true,
-            Self::CommandNotExecutable { .. }
+            Self::CancelledOutside { .. }
+            | Self::CommandNotExecutable { .. }
             | Self::CommandNotFound { .. }
             | Self::ImagePullFailed { .. }
+            | Self::Refused { .. }
             | Self::StoppedByUser
             | Self::Suspended
             | Self::Timeout { .. } => false,
         }
     }
 
+    /// Whether the job waits again at no cost to its retries: somebody needed its place, or it never had one, and nothing has
+    /// failed.
+    pub fn requeues(&self) -> bool {
+        matches!(self, Self::AllocationLapsed { .. } | Self::Preempted | Self::Displaced { .. })
+    }
+
     /// What the code means whatever the case, and what to do about it. The words for one case are [`Self::message`]
     /// and [`Self::hint`].
     pub fn entry(&self) -> Entry {
         let (meaning, remedy) = match self {
+            Self::AllocationFailed { .. } => (
+                "The cluster's scheduler began the job and ended it before muster's agents could run there.",
+                "Read the message; when a machine of the cluster is to blame, `retries: 1` tries again elsewhere.",
+            ),
+            Self::AllocationLapsed { .. } => (
+                "The job's turn in the cluster passed while no server was there to run it, or the cluster's scheduler has \
+                 forgotten it; nothing of it has run.",
+                "Nothing: it is handed over again, at no cost to its retries.",
+            ),
+            Self::CancelledOutside { .. } => (
+                "Somebody ended the job in the cluster's own scheduler (`scancel`, `kubectl delete`), not through muster.",
+                "Ask whoever it was, or submit it again; `retries` with `on: [cancelled_outside]` starts it anew.",
+            ),
             Self::PrepareFailed { .. } => (
                 "The task's directory, files or environment could not be made on its node.",
                 "Read the message; most often the node's disk is full or a directory is not writable.",
@@ -170,9 +241,18 @@ impl Reason {
                 "There is no such program where the task ran.",
                 "Check the spelling and PATH; a program of your own directory is written ./NAME.",
             ),
+            Self::Displaced { .. } => (
+                "The cluster took the machine back for something else than another job: it was drained for maintenance, \
+                 or was short of memory or disk.",
+                "Nothing: it goes back to the queue, and its `retries` are not used up.",
+            ),
             Self::ExitCode { .. } => (
                 "The program ended with a code other than 0.",
                 "Read its last lines: `muster logs JOB --tail 20`.",
+            ),
+            Self::Evicted => (
+                "The cluster's scheduler took the job's place back and does not say why.",
+                "Run the job again, or add `retries: 1` so that it starts again by itself.",
             ),
             Self::Hung => (
                 "The job made no progress for too long.",
@@ -194,6 +274,10 @@ impl Reason {
                 "A job of higher priority needed its place.",
                 "Nothing: it goes back to the queue; a higher --priority keeps it from happening.",
             ),
+            Self::Refused { .. } => (
+                "The cluster's scheduler does not take the job.",
+                "Read the message: most often a partition, account or limit. Change the job or ask the cluster's admin.",
+            ),
             Self::SetupFailed { .. } => (
                 "The `setup` script failed, and the command was not started.",
                 "Read what the script wrote: `muster logs JOB`.",
@@ -207,7 +291,8 @@ impl Reason {
             }
             Self::SupervisorLost => (
                 "The process that watches the task was killed, and the task was ended with it.",
-                "Run the job again, or add `retries: 1`; do not kill `muster supervise` processes.",
+                "Run the job again, or add `retries: 1`; do not kill `muster supervise` processes. On an SSH host that ends \
+                 what a login leaves behind, `loginctl enable-linger` for its account keeps them.",
             ),
             Self::Suspended => (
                 "It was paused.",
@@ -224,15 +309,22 @@ impl Reason {
     /// One line for people.
     pub fn message(&self) -> String {
         match self {
+            Self::AllocationFailed { message } => format!("it ended before its agents came: {message}"),
+            Self::AllocationLapsed { message } => format!("it has not run: {message}"),
+            Self::CancelledOutside { by: Some(by) } => format!("cancelled by {by}, and not through muster"),
+            Self::CancelledOutside { by: None } => "cancelled, and not through muster".into(),
             Self::PrepareFailed { message } => format!("the task could not be prepared: {message}"),
             Self::CommandNotExecutable { command } => format!("`{command}` is not executable"),
             Self::CommandNotFound { command } => format!("`{command}` was not found"),
+            Self::Displaced { message } => format!("its machine was needed: {message}"),
             Self::ExitCode { exit_code } => format!("exited with code {exit_code}"),
+            Self::Evicted => "its place was taken back".into(),
             Self::Hung => "made no progress for too long".into(),
             Self::ImagePullFailed { message } => format!("the image could not be pulled: {message}"),
             Self::NodeLost { node } => format!("lost {node}"),
             Self::OutOfMemory => "ran out of memory".into(),
             Self::Preempted => "preempted by a job of higher priority".into(),
+            Self::Refused { message } => format!("refused: {message}"),
             Self::SetupFailed { exit_code } => format!("setup failed with code {exit_code}"),
             Self::Signal { signal } => format!("killed by {}", signal_name(*signal)),
             Self::StoppedByUser => "stopped by its user".into(),
@@ -245,9 +337,12 @@ impl Reason {
         }
     }
 
-    /// What would help, if anything is known to.
-    pub fn hint(&self) -> Option<&'static str> {
+    /// What would help a job that has had so many attempts, if anything is known to.
+    pub fn hint(&self, attempts: u32) -> Option<&'static str> {
         match self {
+            Self::AllocationFailed { .. } | Self::Evicted => Some("run it again, or add `retries: 1`"),
+            Self::CancelledOutside { .. } => Some("submit it again, or ask whoever cancelled it"),
+            Self::Refused { .. } => Some("change what the job asks for, or ask the cluster's admin"),
             Self::PrepareFailed { .. } => Some("check free disk space and rights on the node"),
             Self::CommandNotExecutable { .. } => {
                 Some("make it executable (chmod +x), or name its interpreter")
@@ -259,6 +354,9 @@ impl Reason {
             Self::ImagePullFailed { .. } => {
                 Some("check the image's name and the node's access to its registry")
             }
+            Self::NodeLost { .. } if attempts > 1 => {
+                Some("allow more attempts with a larger `retries`; `muster nodes` shows how its nodes are")
+            }
             Self::NodeLost { .. } => Some("add `retries: 1` to start again on another node"),
             Self::OutOfMemory => Some("ask for more with --memory, or use a smaller batch"),
             Self::Signal { signal: 9 } => {
@@ -266,11 +364,16 @@ impl Reason {
             }
             Self::Signal { signal: 11 } => Some("a crash in native code: check library versions"),
             Self::Timeout { .. } => Some("give it more time with --timeout"),
+            Self::SupervisorLost if attempts > 1 => {
+                Some("run it again, or allow more attempts with a larger `retries`")
+            }
             Self::SupervisorLost => Some("run it again, or add `retries: 1`"),
             Self::Suspended => {
                 Some("`muster resume JOB` brings it back, `muster machine start NAME` a machine")
             }
-            Self::ExitCode { .. }
+            Self::AllocationLapsed { .. }
+            | Self::Displaced { .. }
+            | Self::ExitCode { .. }
             | Self::SetupFailed { .. }
             | Self::Preempted
             | Self::Signal { .. }

@@ -15,14 +15,18 @@ use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, duration_text};
 use crate::reason::Reason;
 
+mod batch;
 mod field;
 mod glob;
+mod kubernetes;
 mod machine;
 mod parse;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{Batch, Notice};
 pub use field::{FieldCode, FieldError, nearest};
+pub use kubernetes::Kubernetes;
 pub use parse::is_label;
 
 /// The most tasks a gang may have: beyond any cluster, small enough that a typing error is caught.
@@ -126,6 +130,12 @@ pub struct JobSpec {
     /// Each task has a whole node, with all its devices, and nothing else runs there.
     #[serde(default)]
     pub exclusive: bool,
+    /// The batch script of Slurm's that it was made of; its command is what that is called, and its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// What it wants of Kubernetes alone; other engines do not look at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub k8s: Option<Kubernetes>,
     /// What its user wants to find it by, or to remember of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -328,6 +338,9 @@ pub struct Volume {
     pub name: String,
     /// Where it appears.
     pub path: String,
+    /// Tasks may not write to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 /// Where to run: an engine and, on most, a part of it.
@@ -341,7 +354,7 @@ pub enum Target {
     Ssh(String),
     /// A Slurm partition.
     Slurm(String),
-    /// A Kubernetes context.
+    /// A Kubernetes context; the one that is current, if it is not named.
     Kubernetes(String),
 }
 
@@ -352,7 +365,15 @@ impl Target {
             Self::Local => "local",
             Self::Ssh(_) => "ssh",
             Self::Slurm(_) => "slurm",
-            Self::Kubernetes(_) => "kubernetes",
+            Self::Kubernetes(_) => "k8s",
+        }
+    }
+
+    /// What follows the engine's name; empty where that is all, or where the engine has a place of its own choice.
+    pub fn place(&self) -> &str {
+        match self {
+            Self::Local => "",
+            Self::Ssh(place) | Self::Slurm(place) | Self::Kubernetes(place) => place,
         }
     }
 }
@@ -363,13 +384,14 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             None if text == "local" => Ok(Self::Local),
+            None if text == "k8s" || text == "kubernetes" => Ok(Self::Kubernetes(String::new())),
             Some(("ssh", pool)) if !pool.is_empty() => Ok(Self::Ssh(pool.into())),
             Some(("slurm", partition)) if !partition.is_empty() => Ok(Self::Slurm(partition.into())),
             Some(("k8s" | "kubernetes", context)) if !context.is_empty() => {
                 Ok(Self::Kubernetes(context.into()))
             }
             _ => Err(format!(
-                "`{text}` is not a place to run; write local, ssh/POOL, slurm/PARTITION or k8s/CONTEXT"
+                "`{text}` is not a place to run; write local, ssh/POOL, slurm/PARTITION, k8s or k8s/CONTEXT"
             )),
         }
     }
@@ -381,6 +403,7 @@ impl fmt::Display for Target {
             Self::Local => f.write_str("local"),
             Self::Ssh(pool) => write!(f, "ssh/{pool}"),
             Self::Slurm(partition) => write!(f, "slurm/{partition}"),
+            Self::Kubernetes(context) if context.is_empty() => f.write_str("k8s"),
             Self::Kubernetes(context) => write!(f, "k8s/{context}"),
         }
     }

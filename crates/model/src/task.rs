@@ -124,9 +124,33 @@ pub struct Placement {
     pub devices: Vec<u32>,
 }
 
-/// One member of the current attempt's gang.
+/// What one member alone was asked, of a gang whose members come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Parting {
+    /// To end for now; it can be started anew.
+    Suspend,
+    /// To end for good.
+    Stop,
+}
+
+impl Parting {
+    /// Why a member that was asked so is over.
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::Suspend => Reason::Suspended,
+            Self::Stop => Reason::StoppedByUser,
+        }
+    }
+}
+
+/// One member of a gang.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
+    /// The attempt that it was started in. In most gangs that is the job's; a member that was started alone has a newer
+    /// one than the others, and theirs stays as it was.
+    pub attempt: u32,
     /// Where it runs.
     pub placement: Placement,
     /// How far it is.
@@ -139,18 +163,42 @@ pub struct Task {
     pub ended_at: Option<Timestamp>,
     /// How it ended.
     pub end: Option<TaskEnd>,
+    /// What it alone was asked, or its group while it was alive; it stays so once it is over.
+    pub parting: Option<Parting>,
 }
 
 impl Task {
     /// A task that was just given a place.
-    pub fn assigned(placement: Placement) -> Self {
+    pub fn assigned(attempt: u32, placement: Placement) -> Self {
         Self {
+            attempt,
             placement,
             phase: TaskPhase::Assigned,
             address: None,
             started_at: None,
             ended_at: None,
             end: None,
+            parting: None,
         }
+    }
+
+    /// Whether nothing of it is left on its node.
+    pub fn is_over(&self) -> bool {
+        self.phase == TaskPhase::Ended
+    }
+
+    /// Whether it was given back for now.
+    pub fn is_suspended(&self) -> bool {
+        self.is_over() && self.parting == Some(Parting::Suspend)
+    }
+
+    /// Whether it was given back for good: nothing starts it anew.
+    pub fn is_killed(&self) -> bool {
+        self.is_over() && self.parting == Some(Parting::Stop)
+    }
+
+    /// Why it failed, where it did and nobody had asked it to end.
+    pub fn failure(&self) -> Option<&Reason> {
+        self.end.as_ref().filter(|_| self.parting.is_none()).and_then(|end| end.failure.as_ref())
     }
 }

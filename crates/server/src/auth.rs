@@ -17,9 +17,9 @@ pub(crate) struct Auth {
 }
 
 impl Auth {
-    /// Reads the secrets, or makes them at the first start.
-    pub fn open(home: &Path) -> io::Result<Self> {
-        let token = read_or_make(&home.join("token"))?;
+    /// Reads the secrets, or makes them at the first start. A token that was given goes before the server's own.
+    pub fn open(home: &Path, given: Option<String>) -> io::Result<Self> {
+        let token = given.map_or_else(|| read_or_make(&home.join("token")), Ok)?;
         let key = read_or_make(&home.join("server.key"))?;
         Ok(Self { token, key: *blake3::hash(key.as_bytes()).as_bytes() })
     }
@@ -78,12 +78,12 @@ mod tests {
     #[test]
     fn secrets_survive_a_restart_and_only_the_right_one_is_taken() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Auth::open(dir.path()).unwrap();
+        let first = Auth::open(dir.path(), None).unwrap();
         let node: NodeId = "node_local".parse().unwrap();
         let mut headers = HeaderMap::new();
         assert!(!first.is_node(&node, &headers));
         headers.insert(header::AUTHORIZATION, format!("Bearer {}", first.node_token(&node)).parse().unwrap());
-        let second = Auth::open(dir.path()).unwrap();
+        let second = Auth::open(dir.path(), None).unwrap();
         assert!(second.is_node(&node, &headers));
         assert!(!second.is_node(&"node_other".parse().unwrap(), &headers));
         assert!(!second.is_person(&headers));

@@ -2,23 +2,28 @@
 //!
 //! A single thread takes a batch of inputs, decides with the pure state machine and the pure scheduler, writes
 //! everything in one transaction, and only then acts: answers callers, tells agents, wakes followers. Inputs that
-//! arrive during a commit form the next batch, so a slow disk makes batches larger, not latencies longer.
+//! arrive during a commit form the next batch, so a slow disk makes batches larger, not latencies longer. What one
+//! message to agents need not wait for is in [`ahead`].
 //!
 //! If the commit fails, memory goes back to what is on disk: callers are told that nothing changed, and agents whose
 //! words were lost are disconnected, because on reconnecting they say everything again. The core does no other I/O
 //! than the store's; it never waits for an agent, an engine or a reader.
 
 mod agent;
+mod ahead;
+mod allocation;
 mod apply;
 mod batch;
 mod input;
 mod keep;
 mod live;
+mod member;
 mod pool;
 mod query;
 mod schedule;
 mod start;
 mod submit;
+mod tend;
 #[cfg(test)]
 mod tests;
 mod why;
@@ -28,20 +33,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use input::{ConnectionId, Handle, Input, Kept, Put, Submission};
+pub(crate) use input::{ConnectionId, Handle, Input, Kept, Put, Submission, Wish};
 use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
 use muster_model::job::State;
 use muster_model::pool::Pool;
 use muster_model::spec::Target;
-use muster_model::{JobId, NodeId, TaskId, Timestamp};
+use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, Readers, Writer};
 pub(crate) use query::internal;
 use tokio::sync::{mpsc, watch};
 
+use self::allocation::Allocation;
 use self::batch::{Answer, Batch};
 use self::input::Reply;
 use self::live::{Ended, Live, Node, Order};
+use crate::delegate::{News, Troubles};
 use crate::engines::Engines;
 use crate::keeper::Word;
 use crate::log_store::LogStore;
@@ -66,6 +73,10 @@ pub(crate) struct Parts {
     pub news: watch::Sender<u64>,
     /// Which nodes there are and whose agent is there, for whoever starts agents. One word for each change of a node.
     pub words: mpsc::UnboundedSender<Word>,
+    /// What is to be done at other people's schedulers.
+    pub delegate: mpsc::UnboundedSender<crate::delegate::Word>,
+    /// Which of them do not answer, for words about jobs that wait there.
+    pub troubles: Arc<Troubles>,
     /// Why agents could not be started, for words about nodes that are away.
     pub starts: Arc<Starts>,
     /// The data directory, for words about its disk.
@@ -86,6 +97,12 @@ pub(crate) struct Core {
     pools: BTreeMap<String, Pool>,
     /// Nodes that are nobody's any more, until what ran there has ended.
     leaving: BTreeSet<NodeId>,
+    /// What other schedulers keep.
+    allocations: BTreeMap<AttemptId, Allocation>,
+    /// Those about which something is new.
+    untended: BTreeSet<AttemptId>,
+    /// What was heard of them in a batch that was not written.
+    unheard: Vec<(AttemptId, News)>,
     /// Who asks for nodes while the server has just started and they are on their way, and until when they may be.
     settling: Vec<Reply<()>>,
     settles_at: Timestamp,
@@ -98,6 +115,8 @@ pub(crate) struct Core {
     next_seq: u64,
     /// Something changed that may let a waiting job start.
     dirty: bool,
+    /// What could not be decided in the last batch, since that had to be written first.
+    later: Vec<Input>,
 }
 
 impl Core {
@@ -120,7 +139,7 @@ impl Core {
     }
 
     fn until_next_timer(&self) -> Duration {
-        if self.dirty {
+        if self.dirty || !self.untended.is_empty() || !self.later.is_empty() {
             return Duration::ZERO;
         }
         let until = |at: &Timestamp| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO);
@@ -130,11 +149,16 @@ impl Core {
     fn turn(&mut self, inputs: impl Iterator<Item = Input>) {
         let mut batch = Batch::default();
         let now = now();
-        for input in inputs {
+        for (attempt, news) in std::mem::take(&mut self.unheard) {
+            self.on_delegated(attempt, news, &mut batch, now);
+        }
+        for input in std::mem::take(&mut self.later).into_iter().chain(inputs) {
             self.handle(input, &mut batch, now);
         }
         self.on_timers(&mut batch, now);
+        self.tend_all(&mut batch, now);
         self.schedule(&mut batch, now);
+        self.launch_ahead(&mut batch);
         self.commit(batch, now);
         self.finish_leaving(now);
         self.settle(now);
@@ -145,6 +169,9 @@ impl Core {
             Input::Submit(submission, reply) => self.on_submit(*submission, reply, batch, now),
             Input::Preview(spec, reply) => drop(reply.send(self.preview(&spec))),
             Input::Job(job, event, reply) => self.on_job_event(&job, event, reply, batch, now),
+            Input::Task { job, rank, wish, reply } => {
+                self.on_task_wish((job, rank), wish, reply, batch, now);
+            }
             Input::Rename(job, name, reply) => self.on_rename(&job, name, reply, batch, now),
             Input::Remove(job, reply) => self.on_remove(job, reply, batch),
             Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
@@ -174,6 +201,10 @@ impl Core {
                 let waits = |live: &&Live| live.job.state != State::Suspended;
                 drop(reply.send(Ok(self.jobs.values().filter(waits).count() as u64)));
             }
+            Input::Kept(reply) => {
+                let is_kept = |one: &&Allocation| one.visited_until.is_none();
+                drop(reply.send(Ok(self.allocations.values().filter(is_kept).count() as u64)));
+            }
             Input::AgentConnected { connection, hello, outbox } => {
                 self.on_agent_connected(connection, *hello, outbox, batch, now);
             }
@@ -181,6 +212,10 @@ impl Core {
                 self.on_agent_said(connection, &node, message, batch, now);
             }
             Input::AgentGone { connection, node } => self.on_agent_gone(connection, &node, now),
+            Input::Delegated { attempt, news } => self.on_delegated(attempt, news, batch, now),
+            Input::Visit(attempt, reply) => {
+                drop(reply.send(Ok(self.on_visit(&attempt, batch, now))));
+            }
             Input::LogClosed(task) => self.forget_if_complete(&task, &mut batch.messages),
             Input::Dismiss(reply) => self.on_dismiss(reply, batch),
             Input::RemoveBundles { unused_since, limit, reply } => {
@@ -222,6 +257,9 @@ impl Core {
         for (job, effect) in std::mem::take(&mut batch.effects) {
             self.perform(&job, effect);
         }
+        for job in std::mem::take(&mut batch.introduced) {
+            self.introduce(&job);
+        }
         for answer in std::mem::take(&mut batch.answers) {
             answer.give(&batch);
         }
@@ -229,6 +267,9 @@ impl Core {
         for (task, ended) in std::mem::take(&mut batch.ended) {
             self.parts.logs.on_ended(&task);
             self.ended.insert(task.clone(), ended);
+            if self.allocations.contains_key(&task.attempt) {
+                self.untended.insert(task.attempt.clone());
+            }
             over.push(task);
         }
         for task in std::mem::take(&mut batch.outputs) {
@@ -241,6 +282,8 @@ impl Core {
         over.iter().for_each(|task| self.forget_if_complete(task, &mut messages));
         self.send_all(messages);
         self.follow_pools(&batch);
+        std::mem::take(&mut batch.words).into_iter().for_each(|word| self.tell_delegate(word));
+        self.let_go(std::mem::take(&mut batch.closed));
         self.drop_finished(&batch);
         if !batch.removed.is_empty() {
             self.fold_in();
@@ -281,12 +324,25 @@ impl Core {
                 None => drop(self.jobs.remove(&id)),
             }
         }
+        for (attempt, before) in batch.allocations_before {
+            match before {
+                Some(before) => drop(self.allocations.insert(attempt, before)),
+                None => self.drop_allocation(&attempt),
+            }
+        }
+        self.unheard = batch.news;
         if let Some(before) = batch.pools_before {
             self.restore_pools(before);
         }
         for (id, drained) in batch.drained_before {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.drained = drained;
+            }
+        }
+        // A node that has lost its records says so again.
+        for (id, incarnation) in batch.incarnations_before.into_iter().rev() {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.incarnation = incarnation;
             }
         }
         for answer in batch.answers {

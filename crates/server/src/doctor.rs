@@ -1,11 +1,12 @@
 //! How the server is: what an operator would look at first, as pure judgements over what was found.
 //!
-//! It never asks an engine: what engines and agents are like is known from what they have said.
+//! What fleets and agents are like is known from what they have said; other schedulers were asked by whoever calls this.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use muster_api::cluster::{ClusterView, HiddenPlace};
 use muster_api::doctor::Check;
 use muster_api::view::NodeView;
 
@@ -18,6 +19,8 @@ pub(crate) struct Facts<'a> {
     pub version: &'a str,
     pub engines: Vec<&'static str>,
     pub nodes: Vec<NodeView>,
+    /// What other schedulers say that they have.
+    pub clusters: Vec<ClusterView>,
     /// Whether a file could be written into the data directory.
     pub write: io::Result<()>,
     /// Whether the database could be read.
@@ -34,7 +37,28 @@ pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
     for engine in &facts.engines {
         checks.push(engine_check(engine, &facts.nodes));
     }
+    checks.extend(facts.clusters.iter().flat_map(cluster_checks));
     checks.extend(facts.nodes.iter().map(|node| node_check(node, facts)));
+    checks
+}
+
+/// One that answers and has nothing is nobody's: a server that could use Slurm, where there is none.
+fn cluster_checks(cluster: &ClusterView) -> Vec<Check> {
+    let engine = &cluster.engine;
+    let remedy =
+        "jobs there wait until it answers; see that it runs and that this server reaches it and may log in";
+    let mut checks = Vec::new();
+    if let Some(error) = &cluster.error {
+        checks.push(Check::broken(format!("engine {engine}"), format!("does not answer: {error}"), remedy));
+    }
+    if !cluster.nodes.is_empty() {
+        let detail = format!("answers, and has {} machines", cluster.nodes.len());
+        checks.push(Check::ok(format!("engine {engine}"), detail));
+    }
+    let hidden = |place: &HiddenPlace| {
+        Check::warning(place.on.clone(), format!("its machines cannot be seen: {}", place.why), remedy)
+    };
+    checks.extend(cluster.hidden.iter().map(hidden));
     checks
 }
 
@@ -203,6 +227,7 @@ mod tests {
             version: "1",
             engines: vec!["local"],
             nodes: vec![node(true)],
+            clusters: Vec::new(),
             write: Ok(()),
             read: Ok(()),
             space: Ok((1 << 40, 1 << 41, None)),
@@ -266,6 +291,22 @@ mod tests {
         let found = checks(&Facts { nodes: vec![node(true), second], ..facts() });
         let statuses: Vec<Health> = found[4..].iter().map(|check| check.status).collect();
         assert_eq!(statuses, [Health::Warning, Health::Ok, Health::Broken]);
+    }
+
+    #[test]
+    fn a_scheduler_that_does_not_answer_is_named_and_one_that_nobody_has_is_not() {
+        let cluster = |error: Option<&str>, hidden| ClusterView {
+            engine: "k8s".into(),
+            nodes: Vec::new(),
+            hidden,
+            error: error.map(str::to_owned),
+        };
+        let silent = Facts { clusters: vec![cluster(Some("no route"), Vec::new())], ..facts() };
+        assert_eq!((fault(&silent).name.as_str(), fault(&silent).status), ("engine k8s", Health::Broken));
+        let place = HiddenPlace { on: "k8s/lab".into(), why: "no route".into() };
+        let partly = Facts { clusters: vec![cluster(None, vec![place])], ..facts() };
+        assert_eq!((fault(&partly).name.as_str(), fault(&partly).status), ("k8s/lab", Health::Warning));
+        assert_eq!(checks(&Facts { clusters: vec![cluster(None, Vec::new())], ..facts() }).len(), 6);
     }
 
     #[test]

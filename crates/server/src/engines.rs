@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_engine::Engine;
+use muster_engine::{Engine, Family};
 
 /// Every registered engine.
 pub struct Engines(BTreeMap<&'static str, Arc<dyn Engine>>);
@@ -22,6 +22,13 @@ impl Engines {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Engine>> {
         self.0.values()
+    }
+
+    /// The names of those whose nodes are ours.
+    pub fn fleets(&self) -> Vec<&'static str> {
+        let fleets =
+            self.iter().map(|engine| engine.capabilities()).filter(|one| one.family == Family::Fleet);
+        fleets.map(|one| one.name).collect()
     }
 
     /// Their names.

@@ -4,6 +4,7 @@
 
 mod bundle;
 mod call;
+mod cluster;
 mod describe;
 mod doctor;
 mod event;
@@ -18,6 +19,7 @@ mod pool;
 mod server;
 mod session;
 mod sse;
+mod task;
 
 use std::sync::Arc;
 
@@ -64,6 +66,9 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(job::suspend))
         .routes(routes!(job::resume))
         .routes(routes!(job::rename))
+        .routes(routes!(task::suspend))
+        .routes(routes!(task::resume))
+        .routes(routes!(task::stop))
         .routes(routes!(job::why))
         .routes(routes!(event::follow))
         .routes(routes!(event::follow_all))
@@ -82,6 +87,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(call::copy))
         .routes(routes!(metrics::of_job))
         .routes(routes!(node::list))
+        .routes(routes!(cluster::list))
         .routes(routes!(node::remove))
         .routes(routes!(node::drain))
         .routes(routes!(node::undrain))

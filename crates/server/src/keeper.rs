@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use muster_api::view::NodeError;
-use muster_engine::{Class, Error, Machine, StartRequest};
+use muster_engine::{Class, Error, Key, Machine, StartRequest};
 use muster_model::NodeId;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
@@ -244,7 +244,7 @@ impl<'a> Keeper<'a> {
         kept.round += 1;
         let (shared, turn, engine, node) = (self.shared, self.turn.clone(), kept.engine, node.clone());
         self.work.push(Box::pin(async move {
-            let request = StartRequest { token: shared.auth.node_token(&node), node };
+            let request = StartRequest::node(node.clone(), shared.auth.node_token(&node));
             let started = async {
                 let _turn = turn.acquire_owned().await;
                 let Some(engine) = shared.engines.get(engine) else {
@@ -254,7 +254,7 @@ impl<'a> Keeper<'a> {
                 timeout(START, engine.start(&request)).await.unwrap_or_else(late)
             };
             let result = started.await;
-            Done::Start(request.node, result)
+            Done::Start(node, result.map(drop))
         }));
     }
 
@@ -264,7 +264,7 @@ impl<'a> Keeper<'a> {
         let (shared, engine, node) = (self.shared, kept.engine, node.clone());
         self.work.push(Box::pin(async move {
             if let Some(engine) = shared.engines.get(engine) {
-                match timeout(STOP, engine.stop(&node)).await {
+                match timeout(STOP, engine.stop(&Key::Node(node.clone()))).await {
                     Ok(Ok(())) => tracing::info!(%node, "removed; its agent has ended"),
                     Ok(Err(error)) => {
                         tracing::warn!(%node, error = words(&error), "removed; its agent may go on")
@@ -304,12 +304,12 @@ impl Kept {
     }
 }
 
-fn silent() -> std::io::Error {
+pub(crate) fn silent() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within the time it may take")
 }
 
 /// An engine's error with its cause, in one line.
-fn words(error: &Error) -> String {
+pub(crate) fn words(error: &Error) -> String {
     match &error.source {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

@@ -1,13 +1,14 @@
 //! The control plane: one process that owns jobs, talks to agents, and answers the API.
 //!
 //! [`core`] decides and persists; everything else is a thin shell around it: `http` turns requests into inputs,
-//! `link` carries agents' words, `keeper` has engines start agents, `log_store` and `chunk_store` keep bytes.
-//! Handlers never talk to an engine or write to the database themselves.
+//! `link` carries agents' words, `keeper` has engines start agents, `delegate` speaks with other schedulers, `log_store` and `chunk_store` keep bytes.
+//! Handlers never have an engine change anything, and never write to the database themselves.
 
 mod auth;
 mod bundle;
 mod chunk_store;
 mod core;
+mod delegate;
 mod disk;
 mod doctor;
 mod engines;

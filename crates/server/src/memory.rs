@@ -23,7 +23,7 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
             let latest = Instant::now() + LATEST;
             let quiet = || latest.min(Instant::now() + QUIET);
             while Instant::now() < latest && timeout_at(quiet(), happens(&shared, &mut news)).await.is_ok() {}
-            memory::give_back();
+            give_back();
         }
     };
     tokio::select! {
@@ -39,6 +39,14 @@ async fn happens(shared: &Shared, news: &mut watch::Receiver<u64>) -> bool {
         changed = news.changed() => changed.is_ok(),
         () = shared.activity.ended() => true,
     }
+}
+
+/// An idle server is to be below 25 MB, also while it is asked how it is.
+const MOST_RESIDENT: usize = 20 << 20;
+
+/// Gives back what is not used.
+pub(crate) fn give_back() {
+    memory::give_back(MOST_RESIDENT);
 }
 
 /// What is freed at the end of a heap stays while this much is free: given back at once, it would come back page by page

@@ -77,7 +77,7 @@ pub(crate) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
             ),
             Err(problem) => tracing::warn!(%problem, "what need not be kept could not be removed"),
         }
-        muster_link::memory::give_back();
+        crate::memory::give_back();
         pause = PERIOD + JITTER.mul_f64(crate::random::bits() as f64 / u64::MAX as f64);
     }
 }

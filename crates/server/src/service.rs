@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
+use crate::delegate::Troubles;
 use crate::engines::Engines;
 use crate::http::{Door, router};
 use crate::keeper::Word;
@@ -31,10 +32,17 @@ use crate::retention::{self, Keep};
 use crate::starts::Starts;
 use crate::state::{Activity, Shared};
 
+/// Where its user's programs come in, in the data directory.
+const SOCKET: &str = "server.sock";
+/// Where connections from somebody else's network are joined: whoever comes in there shows a token for everything.
+const GATE: &str = "gate.sock";
 /// How often the server asks itself whether anyone still needs it, at most.
 const IDLE_CHECK: Duration = Duration::from_secs(15);
 /// How long requests that are being answered may take once the server was told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long a lock may be held by nobody who matters.
+const HELD_FOR_A_MOMENT: Duration = Duration::from_millis(200);
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +59,8 @@ pub struct Options {
     pub home: PathBuf,
     /// Where else to listen than the socket.
     pub listen: Listen,
+    /// The token that people show on TCP; one of its own, which it makes and keeps, if none.
+    pub token: Option<String>,
     /// End after so long with no unfinished job and no client.
     pub idle_exit: Option<Duration>,
     /// The engines it has.
@@ -99,18 +109,23 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         .mode(0o700)
         .create(&home)
         .map_err(io_error("create the data directory"))?;
-    let _lock = lock(&home)?;
+    let _lock = lock(&home).await?;
     let stop = CancellationToken::new();
     let server = start(options, stop.clone()).await?;
     let mut components = JoinSet::new();
     // Whoever can connect must already find the true record.
     write_record(&home, &server.shared).map_err(io_error("write server.json"))?;
-    let socket = listen_unix(&home)?;
-    components.spawn(serve_unix(socket, server.shared.clone(), stop.clone()));
+    let socket = listen_on(&home, SOCKET)?;
+    components.spawn(serve_unix(socket, Door::Private, server.shared.clone(), stop.clone()));
+    if server.shared.engines.iter().any(|engine| engine.capabilities().family == Family::Delegating) {
+        let gate = listen_on(&home, GATE)?;
+        components.spawn(serve_unix(gate, Door::Public, server.shared.clone(), stop.clone()));
+    }
     if let Some(address) = server.tcp {
         components.spawn(serve_tcp(address, server.shared.clone(), stop.clone()));
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
+    components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
     components.spawn(retention::run(server.shared.clone(), stop.clone()));
     components.spawn(crate::memory::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
@@ -122,7 +137,8 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     let drained = async { while components.join_next().await.is_some() {} };
     drop(tokio::time::timeout(DRAIN, drained).await);
     components.abort_all();
-    drop(fs::remove_file(home.join("server.sock")));
+    drop(fs::remove_file(home.join(SOCKET)));
+    drop(fs::remove_file(home.join(GATE)));
     drop(server.shared.core.ask(Input::Dismiss).await);
     server.shared.hang_up.cancel();
     let core = server.core;
@@ -137,6 +153,7 @@ struct Server {
     shared: Arc<Shared>,
     core: std::thread::JoinHandle<()>,
     words: mpsc::UnboundedReceiver<Word>,
+    delegated: mpsc::UnboundedReceiver<crate::delegate::Word>,
     tcp: Option<TcpListener>,
     idle_exit: Option<Duration>,
 }
@@ -148,9 +165,10 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let logs = Arc::new(LogStore::new(home.join("logs")));
     let (news, news_receiver) = watch::channel(readers.largest_event_seq()?);
     let (words_sender, words) = mpsc::unbounded_channel();
-    let starts = Arc::new(Starts::default());
+    let (delegate, delegated) = mpsc::unbounded_channel();
+    let (starts, troubles) = (Arc::new(Starts::default()), Arc::new(Troubles::default()));
     let nodes = offered(&engines).await;
-    let auth = Auth::open(&home).map_err(io_error("read the server's secrets"))?;
+    let auth = Auth::open(&home, options.token).map_err(io_error("read the server's secrets"))?;
     let (metrics, commits) = (Arc::new(Metrics::new()), Arc::new(Commits::default()));
     let parts = Parts {
         gang_key: auth.gang_key(),
@@ -162,6 +180,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         commits: commits.clone(),
         news,
         words: words_sender,
+        delegate,
+        troubles: troubles.clone(),
         starts: starts.clone(),
         home: home.clone(),
         keep: options.keep.node.clone(),
@@ -191,6 +211,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         metrics,
         commits,
         starts,
+        troubles,
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth,
@@ -212,6 +233,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         shared,
         core: thread.map_err(io_error("start the core"))?,
         words,
+        delegated,
         tcp,
         idle_exit: options.idle_exit,
     })
@@ -225,15 +247,19 @@ async fn offered(engines: &Engines) -> Vec<(NodeId, Target)> {
         // Where a target is more than the engine's name, its nodes are configured.
         let Ok(target) = name.parse::<Target>() else { continue };
         match engine.nodes().await {
-            Ok(nodes) => all.extend(nodes.into_iter().map(|node| (node, target.clone()))),
+            Ok(offers) => {
+                let own = offers.into_iter().filter_map(|offer| offer.node);
+                all.extend(own.map(|node| (node, target.clone())));
+            }
             Err(error) => tracing::error!(engine = name, %error, "the engine does not answer"),
         }
     }
     all
 }
 
-/// Held for life: two servers never share a data directory.
-fn lock(home: &Path) -> Result<File, Error> {
+/// Held for life: two servers never share a data directory. A program that the last one was just starting shares its open files until it
+/// is that program, so that a lock which is held for a moment is no server's.
+async fn lock(home: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -241,15 +267,21 @@ fn lock(home: &Path) -> Result<File, Error> {
         .mode(0o600)
         .open(home.join("server.lock"))
         .map_err(io_error("open server.lock"))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::AlreadyRunning(home.into())),
-        Err(errno) => Err(io_error("lock server.lock")(errno.into())),
+    let deadline = tokio::time::Instant::now() + HELD_FOR_A_MOMENT;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(HELD_FOR_A_MOMENT / 20).await;
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::AlreadyRunning(home.into())),
+            Err(errno) => return Err(io_error("lock server.lock")(errno.into())),
+        }
     }
 }
 
-fn listen_unix(home: &Path) -> Result<UnixListener, Error> {
-    let path = home.join("server.sock");
+fn listen_on(home: &Path, name: &str) -> Result<UnixListener, Error> {
+    let path = home.join(name);
     // The lock is ours, so whoever left this socket is gone.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -258,8 +290,9 @@ fn listen_unix(home: &Path) -> Result<UnixListener, Error> {
         _ => {}
     }
     let short = muster_link::unix::socket_path(&path).map_err(io_error("open the data directory"))?;
-    let listener = UnixListener::bind(short.as_path()).map_err(io_error("listen on server.sock"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(io_error("protect server.sock"))?;
+    let listener = UnixListener::bind(short.as_path()).map_err(io_error(format!("listen on {name}")))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
+        .map_err(io_error(format!("protect {name}")))?;
     Ok(listener)
 }
 
@@ -272,8 +305,8 @@ fn write_record(home: &Path, shared: &Shared) -> io::Result<()> {
     fs::rename(temporary, home.join("server.json"))
 }
 
-async fn serve_unix(listener: UnixListener, shared: Arc<Shared>, stop: CancellationToken) {
-    let app = router(&shared, Door::Private);
+async fn serve_unix(listener: UnixListener, door: Door, shared: Arc<Shared>, stop: CancellationToken) {
+    let app = router(&shared, door);
     drop(shared);
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {
@@ -313,7 +346,10 @@ async fn stop_when_idle(shared: Arc<Shared>, limit: Option<Duration>, stop: Canc
             () = tokio::time::sleep(limit.min(IDLE_CHECK).max(Duration::from_millis(10))) => {}
             () = stop.cancelled() => return,
         }
-        if shared.activity.idle() >= limit && matches!(shared.core.ask(Input::Unfinished).await, Ok(0)) {
+        if shared.activity.idle() >= limit
+            && matches!(shared.core.ask(Input::Unfinished).await, Ok(0))
+            && matches!(shared.core.ask(Input::Kept).await, Ok(0))
+        {
             tracing::info!("nobody needs this server; it ends");
             return stop.cancel();
         }
@@ -324,6 +360,8 @@ async fn stop_when_idle(shared: Arc<Shared>, limit: Option<Duration>, stop: Canc
 #[cfg(test)]
 pub(crate) struct Unserved {
     pub shared: Arc<Shared>,
+    /// What is to be done at other schedulers, for whoever does it.
+    pub delegated: Option<mpsc::UnboundedReceiver<crate::delegate::Word>>,
     core: std::thread::JoinHandle<()>,
 }
 
@@ -331,7 +369,7 @@ pub(crate) struct Unserved {
 impl Unserved {
     pub async fn start(options: Options) -> Result<Self, Error> {
         let server = start(options, CancellationToken::new()).await?;
-        Ok(Self { shared: server.shared, core: server.core })
+        Ok(Self { shared: server.shared, delegated: Some(server.delegated), core: server.core })
     }
 
     /// Ends the core once nobody holds what is shared.

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
+use crate::delegate::Troubles;
 use crate::engines::Engines;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub metrics: Arc<Metrics>,
     pub commits: Arc<Commits>,
     pub starts: Arc<Starts>,
+    pub troubles: Arc<Troubles>,
     pub auth: Auth,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,

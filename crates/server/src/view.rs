@@ -1,7 +1,9 @@
 //! From stored rows to what the API shows.
 
 use muster_api::problem::Problem;
-use muster_api::view::{AttemptView, EventView, JobDetail, JobSummary, LaunchView, StreamEnd, TaskView, Why};
+use muster_api::view::{
+    AllocationView, AttemptView, EventView, JobDetail, JobSummary, LaunchView, StreamEnd, TaskView, Why,
+};
 use muster_launch::Plan;
 use muster_model::job::State;
 use muster_model::task::Outputs;
@@ -74,6 +76,8 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
                 .collect(),
         })
     });
+    let allocations = readers.allocations(&row.job.id).map_err(|error| internal(&error))?;
+    let allocation = allocations.into_iter().rfind(|one| one.attempt.number == row.job.attempt);
     let mut spec = (*row.spec).clone();
     // Whoever submits it again means the job as it is called now.
     spec.name = spec.name.map(|_| row.name.clone());
@@ -81,6 +85,7 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
         summary: row_summary(&row),
         attempts: views.collect::<Result<_, Problem>>()?,
         launch: launch(&row.spec),
+        allocation: allocation.map(|one| AllocationView { id: one.external, hosts: one.hosts }),
         spec,
         bundle: row.bundle,
         source: row.source,
@@ -104,9 +109,11 @@ fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
     let failure = failure.flatten();
     TaskView {
         rank,
+        attempt: task.attempt,
         node: task.placement.node,
         devices: task.placement.devices,
         phase: task.phase,
+        parting: task.parting,
         address: task.address,
         message: failure.as_ref().map(Reason::message),
         failure,
@@ -130,12 +137,7 @@ pub(crate) fn end(row: &JobRow) -> StreamEnd {
 pub(crate) fn why_over(row: &JobRow) -> Why {
     let job = &row.job;
     let Some(reason) = job.reason.as_ref().filter(|_| job.state != State::Succeeded) else {
-        return Why {
-            code: "succeeded".into(),
-            summary: "it succeeded".into(),
-            constraint: None,
-            help: None,
-        };
+        return Why { code: "succeeded".into(), summary: "it succeeded".into(), ..Why::default() };
     };
     let id: &JobId = &job.id;
     let task = job.failed_rank.map(|rank| {
@@ -145,6 +147,7 @@ pub(crate) fn why_over(row: &JobRow) -> Why {
         code: reason.code().into(),
         summary: format!("{}: {}", job.state, reason.message()),
         constraint: task.filter(|_| job.state == State::Failed),
-        help: reason.hint().map(str::to_owned),
+        help: reason.hint(job.attempt).map(str::to_owned),
+        starts_at: None,
     }
 }

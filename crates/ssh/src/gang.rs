@@ -88,10 +88,7 @@ impl Gang {
         gang.write(SECRET, &peers.secret, 0o600)?;
         gang.write("id", &keys::client(&peers.secret)?.to_openssh(LineEnding::LF)?, 0o600)?;
         gang.write("known_hosts", &known_hosts(peers)?, 0o600)?;
-        gang.write("config", &gang.config(peers, user), 0o600)?;
-        let members =
-            peers.members.iter().map(|peer| format!("{}\n", SocketAddr::from((peer.ip, peer.port))));
-        gang.write(MEMBERS_FILE, &members.collect::<String>(), 0o600)?;
+        gang.write_members(peers, user)?;
         for program in PROGRAMS {
             gang.write(&format!("bin/{program}"), &gang.wrapper(program), 0o700)?;
         }
@@ -103,12 +100,28 @@ impl Gang {
         Ok(gang)
     }
 
+    /// Writes down who is there now, for a member whose files are in `dir`; one that has none needs none.
+    pub fn renew(dir: &Path, peers: &Peers, user: &str) -> Result<(), Error> {
+        let gang = Gang { dir: dir.to_owned() };
+        if gang.config_file().exists() {
+            gang.write_members(peers, user)?;
+        }
+        Ok(())
+    }
+
+    fn write_members(&self, peers: &Peers, user: &str) -> io::Result<()> {
+        self.write("config", &self.config(peers, user), 0o600)?;
+        let members =
+            peers.members.iter().map(|peer| format!("{}\n", SocketAddr::from((peer.ip, peer.port))));
+        self.write(MEMBERS_FILE, &members.collect::<String>(), 0o600)
+    }
+
     /// The secret of the gang whose files are in `dir`.
     pub fn secret(dir: &Path) -> io::Result<String> {
         fs::read_to_string(dir.join(SECRET))
     }
 
-    /// Where the members of the gang whose files are in `dir` are reached, by rank.
+    /// Where the members of the gang whose files are in `dir` are reached, by rank. Who is at no address is not there.
     pub fn members(dir: &Path) -> io::Result<Vec<SocketAddr>> {
         let text = fs::read_to_string(dir.join(MEMBERS_FILE))?;
         text.lines().map(|line| line.parse().map_err(io::Error::other)).collect()
@@ -128,7 +141,7 @@ impl Gang {
         let quoted = |name: &str| format!("\"{}\"", self.dir.join(name).display());
         let mut config = String::from("# Made by muster for this job, and gone with it.\n");
         let mut members = String::new();
-        for peer in &peers.members {
+        for peer in peers.members.iter().filter(|peer| !peer.ip.is_unspecified()) {
             // The address is a name too: hostfiles and MPI's own messages have it.
             let names = [peer.names.join(" "), peer.ip.to_string()].join(" ");
             config += &format!("Host {names}\n  HostName {}\n  Port {}\n", peer.ip, peer.port);
@@ -196,6 +209,29 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn who_is_not_there_is_not_called_and_comes_back_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let peer = |rank: u32, ip: [u8; 4]| muster_model::launch::Peer {
+            names: vec![format!("task{rank}.m")],
+            ip: ip.into(),
+            port: 2200,
+        };
+        let peers =
+            |ip| Peers { secret: "secret".into(), members: vec![peer(0, [127, 64, 0, 1]), peer(1, ip)] };
+        Gang::renew(folder.path(), &peers([127, 64, 0, 2]), "me").unwrap();
+        assert!(!folder.path().join("config").exists(), "one without files needs none");
+        Gang::make(folder.path(), &peers([127, 64, 0, 2]), "me").unwrap();
+        let config = || fs::read_to_string(folder.path().join("config")).unwrap();
+        assert!(config().contains("Host task1.m 127.64.0.2\n"));
+        Gang::renew(folder.path(), &peers([0, 0, 0, 0]), "me").unwrap();
+        assert!(config().contains("task0.m") && !config().contains("task1.m"), "{}", config());
+        assert_eq!(Gang::members(folder.path()).unwrap()[1].ip().to_string(), "0.0.0.0");
+        Gang::renew(folder.path(), &peers([127, 64, 0, 9]), "me").unwrap();
+        assert!(config().contains("HostName 127.64.0.9\n"));
+        assert_eq!(Gang::secret(folder.path()).unwrap(), "secret");
+    }
 
     #[test]
     fn a_daemon_of_mpi_keeps_its_files_in_its_own_task() {

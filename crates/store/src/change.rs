@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use muster_model::bundle::Source;
 use muster_model::node::Capacity;
 use muster_model::pool::Pool;
+use muster_model::spec::Target;
 use muster_model::task::Outputs;
-use muster_model::{BundleId, Job, JobId, JobSpec, NodeId, TaskId, Timestamp};
+use muster_model::{AttemptId, BundleId, Job, JobId, JobSpec, NodeId, TaskId, Timestamp};
 use serde_json::Value;
 
 /// One thing to write.
@@ -15,7 +16,7 @@ pub enum Change {
     /// A job that was just accepted.
     NewJob(Box<NewJob>),
     /// A job that has moved, with what moved in its gang. Refused as stale unless the stored job still is of the
-    /// generation the decision was based on. Between two writes a job may begin at most one attempt.
+    /// generation the decision was based on. Between two writes each rank may begin at most one attempt.
     Job {
         /// The generation the stored job must have.
         before_generation: u64,
@@ -50,6 +51,15 @@ pub enum Change {
         node: NodeId,
         /// Since when; absent where it is to get them again. One that is drained already stays so since then.
         since: Option<Timestamp>,
+    },
+    /// What another scheduler keeps for an attempt, as it is now.
+    Allocation(Box<AllocationRow>),
+    /// What another scheduler kept for an attempt is gone; it is remembered for as long as the job is.
+    CloseAllocation {
+        /// The attempt.
+        attempt: AttemptId,
+        /// When that was known.
+        at: Timestamp,
     },
     /// A pool as it is now, with all of its hosts.
     Pool(Pool),
@@ -148,6 +158,25 @@ pub struct NewEvent {
     pub kind: String,
     /// The details of this kind.
     pub body: Value,
+}
+
+/// What another scheduler keeps for an attempt that was handed over to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocationRow {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Whose scheduler it is, and where in it.
+    pub target: Target,
+    /// The nodes of its agents, by rank.
+    pub nodes: Vec<NodeId>,
+    /// What the other scheduler calls it; absent until it has said so.
+    pub external: Option<String>,
+    /// Its machines there, once they are known.
+    pub hosts: Vec<String>,
+    /// When it was handed over.
+    pub since: Timestamp,
+    /// Its attempt is over, and it is being given back.
+    pub closing: bool,
 }
 
 /// A node as it is stored.

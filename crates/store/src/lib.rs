@@ -16,7 +16,7 @@ mod write;
 #[cfg(test)]
 mod fixture;
 
-pub use change::{Change, Committed, NewEvent, NewJob, NodeRow};
+pub use change::{AllocationRow, Change, Committed, NewEvent, NewJob, NodeRow};
 pub use error::{Class, Error, Result};
 pub use read::Readers;
 pub use read::bundle::BundleRow;

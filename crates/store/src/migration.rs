@@ -20,6 +20,8 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 1, name: "spine", sql: include_str!("../migrations/0001_spine.sql") },
     Migration { number: 2, name: "bundles", sql: include_str!("../migrations/0002_bundles.sql") },
     Migration { number: 3, name: "pools", sql: include_str!("../migrations/0003_pools.sql") },
+    Migration { number: 4, name: "allocations", sql: include_str!("../migrations/0004_allocations.sql") },
+    Migration { number: 5, name: "members", sql: include_str!("../migrations/0005_members.sql") },
 ];
 
 const TABLE: &str = "

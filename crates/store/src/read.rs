@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use crate::connection;
 use crate::error::Result;
 
+mod allocation;
 pub(crate) mod bundle;
 pub(crate) mod event;
 pub(crate) mod job;

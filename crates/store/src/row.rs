@@ -88,6 +88,13 @@ impl<'a> Columns<'a> {
         self.checked(read)
     }
 
+    /// The same, if there is one.
+    pub fn optional_word<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>> {
+        let Some(text) = self.optional_text()? else { return Ok(None) };
+        let read: std::result::Result<T, value::Error> = T::deserialize(text.into_deserializer());
+        self.checked(read).map(Some)
+    }
+
     fn text(&mut self) -> Result<&'a str> {
         let text = self.row.get_ref(self.next)?.as_str();
         self.next += 1;

@@ -10,6 +10,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::change::{Change, Committed};
 use crate::error::{Result, doing};
 
+mod allocation;
 mod bundle;
 mod event;
 mod job;
@@ -78,6 +79,13 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::RemoveNode(id) => pool::remove_node(transaction, id).map_err(doing("forget a node"))?,
         Change::Drain { node, since } => {
             pool::drain(transaction, node, *since).map_err(doing("store whether a node is drained"))?;
+        }
+        Change::Allocation(row) => {
+            allocation::put(transaction, row).map_err(doing("store what another scheduler keeps"))?;
+        }
+        Change::CloseAllocation { attempt, at } => {
+            let closed = allocation::close(transaction, attempt, *at);
+            closed.map_err(doing("store what another scheduler has given back"))?;
         }
         Change::Pool(pool) => pool::put(transaction, pool).map_err(doing("store a pool"))?,
         Change::RemovePool(name) => pool::remove(transaction, name).map_err(doing("remove a pool"))?,

@@ -1,7 +1,9 @@
 //! A data directory of a test's own, and the binary run in it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -21,6 +23,8 @@ pub struct Home {
     /// Where the data is, below the directory.
     name: PathBuf,
     binary: PathBuf,
+    variables: Vec<(String, OsString)>,
+    account: Option<u32>,
 }
 
 /// A command that ended.
@@ -63,7 +67,7 @@ impl Home {
             tempfile::Builder::new().prefix("muster-test-").tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("work")).expect("a code directory");
         std::fs::create_dir(directory.path().join("shared")).expect("a shared directory");
-        Self { directory, name: name.into(), binary: binary.into() }
+        Self { directory, name: name.into(), binary: binary.into(), variables: Vec::new(), account: None }
     }
 
     /// The data directory.
@@ -97,6 +101,36 @@ impl Home {
         self.binary = binary.into();
     }
 
+    /// A variable that every command has from now on, and whatever it starts.
+    pub fn set_variable(&mut self, name: &str, value: impl Into<OsString>) {
+        self.variables.push((name.to_owned(), value.into()));
+    }
+
+    /// Makes it another account's, who also runs every command from now on.
+    pub fn give_to(&mut self, account: &str) {
+        let number = crate::account::number(account);
+        let binary = self.directory.path().join("muster");
+        crate::copy_program(&self.binary, &binary);
+        self.binary = binary;
+        let mut all = vec![self.directory.path().to_owned()];
+        while let Some(path) = all.pop() {
+            chown(&path, Some(number), Some(number)).expect("it is given away");
+            let inside = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            all.extend(inside.map(|entry| entry.path()));
+        }
+        self.account = Some(number);
+        self.set_variable("HOME", format!("/home/{account}"));
+        self.set_variable("USER", account);
+    }
+
+    /// Lets tasks use the shared directory that run as another account.
+    pub fn share_with_everybody(&self) {
+        for (path, mode) in [(self.directory.path(), 0o711), (&self.shared(), 0o777)] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, permissions).expect("a directory's permissions");
+        }
+    }
+
     /// Writes `config.toml`.
     pub fn configure(&self, text: &str) {
         std::fs::create_dir_all(self.path()).expect("the data directory");
@@ -120,8 +154,12 @@ impl Home {
             .env_remove("MUSTER_TOKEN")
             .env("SHARED", self.shared())
             .env_remove("RANK")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.work())
             .stdin(Stdio::null());
+        if let Some(account) = self.account {
+            command.uid(account).gid(account);
+        }
         command
     }
 

@@ -48,6 +48,18 @@ pub(crate) fn living(is_wanted: impl Fn(u32) -> bool) -> Vec<Process> {
         .collect()
 }
 
+/// Those of living processes that one of these has started, or one that was started by it.
+pub(crate) fn started_by(above: &[Process]) -> Vec<Process> {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    living(|pid| {
+        let mut line = std::iter::successors(parent(pid), |pid| parent(*pid));
+        line.any(|pid| above.iter().any(|process| process.pid == pid))
+    })
+}
+
 /// The file a process runs.
 pub fn executable(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
@@ -66,10 +78,21 @@ fn words(pid: u32) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// Whether a process exists and is not just a zombie.
+/// Whether a process exists and is not just a zombie. One whose first thread has ended has its files, sockets among them, for as
+/// long as another has not.
 pub fn is_alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.into_iter().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    })
+}
+
+/// Stops a process where it is.
+pub(crate) fn freeze(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::STOP);
+    }
 }
 
 /// `kill -9`.
@@ -78,4 +101,11 @@ pub fn kill(pid: u32) {
         // It may be gone already, which is what is wanted.
         let _ = kill_process(pid, Signal::KILL);
     }
+}
+
+/// Copies a program so that it can be started at once. Another process does it: what this one has open for writing while another of its
+/// threads starts something is busy for as long as that has not begun.
+pub fn copy_program(from: &Path, to: &Path) {
+    let done = std::process::Command::new("cp").arg(from).arg(to).status();
+    assert!(done.is_ok_and(|status| status.success()), "{} is not copied", from.display());
 }

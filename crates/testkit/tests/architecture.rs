@@ -23,8 +23,11 @@ const RULES: &[(&str, MaySee)] = &[
     ("launch", Only(&["model"])),
     ("scheduler", Only(&["model"])),
     ("store", Only(&["model"])),
-    ("engine", Only(&["model"])),
     ("link", Only(&["model"])),
+    // Agents on a cluster's network reach the server through the engine's own way there, which has many streams.
+    ("engine", Only(&["model", "link"])),
+    // A crate of its own: nothing else is to be built with what it needs.
+    ("engine-kube", Only(&["model", "engine", "link"])),
     // Whoever calls on a task gets bytes of the same kind as an agent does.
     ("api", Only(&["model", "link"])),
     ("ssh", Only(&["model"])),

@@ -250,8 +250,6 @@ def test_a_name_that_is_another_group_is_refused(job: Any) -> None:
     with pytest.raises(AssertionError, match="only 2 exist"):
         ncluster.make_job(name=job.name, num_tasks=3)
     assert len(ncluster.make_job(name=job.name, num_tasks=1).tasks) == 1
-    with pytest.raises(AssertionError, match="held together"):
-        job.tasks[0].stop()
     for wrong in ("Upper", "x" * 31):
         with pytest.raises(AssertionError, match="run name"):
             ncluster.make_job(name="x", run_name=wrong)
@@ -279,6 +277,41 @@ def test_stop_waits_for_what_is_queued_and_start_finds_the_files(
     again.kill()
     assert time.monotonic() - began < 20, "kill does not wait"
     again.kill()
+
+
+def test_one_machine_of_a_group_is_stopped_started_and_killed_alone(
+    place: Path, work: Path, capsys: pytest.CaptureFixture[str], client: muster.Client
+) -> None:
+    name = name_of("one")
+    job = ncluster.make_job(name=name, num_tasks=2)
+    job.run("cd /tmp; export A=set")
+    first, second = job.tasks
+    second.write("kept", "kept")
+    second.run("sleep 0.3", non_blocking=True)
+    second.stop()
+    said = capsys.readouterr().out
+    assert "waiting for 1 command before it stops: sleep 0.3" in said
+    assert f"task1.{name} is stopped; `ecluster start task1.{name}` starts it" in said
+    assert first.run("echo $PWD $A", return_output=True) == "/tmp set\n", "the other goes on"
+    assert client.job(name).state == "running"
+    second.start()
+    assert second.read("kept") == "kept"
+    assert second.run("echo $A", return_output=True) == "\n", "its shell is a new one"
+    job.tasks[0].stop()
+    again = ncluster.make_job(name=name, num_tasks=2)
+    assert f"task0.{name} is stopped: starting it" in capsys.readouterr().out
+    again.run("true")
+    again.tasks[0].stop()
+    again.stop()
+    assert client.job(name).state == "suspended"
+    again = ncluster.make_job(name=name, num_tasks=2)
+    again.tasks[1].kill()
+    again.tasks[1].kill()
+    assert client.job(name).state == "running"
+    with pytest.raises(AssertionError, match=rf"task1\.{name} was killed"):
+        ncluster.make_job(name=name, num_tasks=2)
+    again.tasks[0].kill()
+    assert client.job(name).state == "stopped"
 
 
 def test_single_machines_and_runs(place: Path, work: Path) -> None:

@@ -63,7 +63,7 @@ impl Declared {
 }
 
 /// What `nvidia:4` stands for: something people ask for by name.
-fn model_of(vendor: Vendor) -> &'static str {
+pub(super) fn model_of(vendor: Vendor) -> &'static str {
     match vendor {
         Vendor::Ascend => "910B",
         Vendor::Nvidia => "A100",
@@ -71,11 +71,11 @@ fn model_of(vendor: Vendor) -> &'static str {
 }
 
 /// Ascend chips have numbers for names; NVIDIA's begin with a letter, or are sold as `4090`.
-fn vendor_of(model: &str) -> Vendor {
+pub(super) fn vendor_of(model: &str) -> Vendor {
     if model.starts_with("910") || model.starts_with("310") { Vendor::Ascend } else { Vendor::Nvidia }
 }
 
-fn memory_of(model: &str) -> u64 {
+pub(super) fn memory_of(model: &str) -> u64 {
     let gigabytes = match model.to_ascii_uppercase().as_str() {
         "T4" => 16,
         "A10" | "L4" | "3090" | "4090" => 24,

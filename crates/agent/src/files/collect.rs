@@ -78,6 +78,20 @@ pub(crate) async fn collect(view: View, patterns: Vec<String>, bulk: Bulk) -> Ou
     }
 }
 
+/// What matches the patterns, to be read without a server: each with its path in the task's directory.
+pub(crate) fn gather_here(view: &View, patterns: &[String]) -> io::Result<Vec<Entry>> {
+    let found = find(view, &matcher(patterns).map_err(io::Error::other)?)?;
+    let (output, work) = (OUTPUT.as_bytes(), b"work/".as_slice());
+    let placed = |mut entry: Entry| {
+        entry.path = match entry.path.strip_prefix(output) {
+            Some(inside) if inside.is_empty() || inside.starts_with(b"/") => [b"output", inside].concat(),
+            _ => [work, &entry.path].concat(),
+        };
+        entry
+    };
+    Ok(found.into_iter().map(|found| placed(found.entry)).collect())
+}
+
 async fn try_collect(view: &Arc<View>, patterns: &[String], bulk: &Bulk) -> Result<Outputs, Error> {
     let (from, patterns) = (Arc::clone(view), patterns.to_vec());
     let (found, tree) = disk::work(move || {

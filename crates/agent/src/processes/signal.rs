@@ -12,36 +12,40 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getppid, setrlimit};
 
 /// Signals that are held back from now on, to be read.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     descriptor: OwnedFd,
 }
 
 /// A signal that came.
-pub(super) struct Heard {
-    signal: u32,
+pub(crate) struct Heard {
+    pub(crate) signal: u32,
     sender: u32,
 }
 
 impl Heard {
-    pub(super) fn is_stop(&self) -> bool {
+    pub(crate) fn is_stop(&self) -> bool {
         self.signal == libc::SIGTERM as u32 || self.signal == libc::SIGINT as u32
     }
 
-    pub(super) fn is_from_supervisor(&self) -> bool {
+    pub(crate) fn is_from_supervisor(&self) -> bool {
         getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == self.sender)
     }
 }
 
 impl Signals {
     /// The ends of children, and stops.
+    pub(crate) fn new() -> io::Result<Signals> {
+        Signals::of(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT])
+    }
+
     #[expect(unsafe_code, reason = "neither std nor rustix has signalfd")]
-    pub(super) fn new() -> io::Result<Signals> {
+    pub(crate) fn of(signals: &[i32]) -> io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: `sigemptyset` initialises the set that the other calls then read, and all get valid pointers to it.
         let descriptor = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT] {
-                libc::sigaddset(set.as_mut_ptr(), signal);
+            for signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), *signal);
             }
             libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
             libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
@@ -53,13 +57,13 @@ impl Signals {
         Ok(Signals { descriptor: unsafe { OwnedFd::from_raw_fd(descriptor) } })
     }
 
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
     /// What came since the last call.
     #[expect(unsafe_code, reason = "the kernel writes a C structure")]
-    pub(super) fn take(&self) -> io::Result<Vec<Heard>> {
+    pub(crate) fn take(&self) -> io::Result<Vec<Heard>> {
         let mut heard = Vec::new();
         loop {
             let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
@@ -85,7 +89,7 @@ impl Signals {
 
 /// A program starts with no signal held back: what we hold back it would otherwise never hear.
 #[expect(unsafe_code, reason = "std leaves a child the signals that its parent holds back")]
-pub(super) fn let_through(command: &mut Command) {
+pub(crate) fn let_through(command: &mut Command) {
     // SAFETY: the closure makes system calls only, on memory of its own, as a child may before its program.
     unsafe {
         command.pre_exec(|| {
@@ -98,7 +102,7 @@ pub(super) fn let_through(command: &mut Command) {
 }
 
 /// Wait until one of these has something, or until then.
-pub(super) fn wait<'a>(
+pub(crate) fn wait<'a>(
     descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
     until: Option<Instant>,
 ) -> io::Result<()> {
@@ -115,7 +119,7 @@ pub(super) fn wait<'a>(
 
 /// Die of this signal, as one of the processes did. Returns only where that cannot be.
 #[expect(unsafe_code, reason = "neither std nor rustix can reset a signal")]
-pub(super) fn die_of(signal: i32) -> ExitCode {
+pub(crate) fn die_of(signal: i32) -> ExitCode {
     // The process that died has left its memory, if that was wanted; ours would replace it.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     // SAFETY: SIG_DFL runs no code of ours, and the set is initialised before it is read.

@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use super::Event;
 use super::life::{Outcome, Step};
 use super::table::Task;
+use super::tenure::Taken;
 use crate::bulk::Bulk;
+use crate::files::Reader;
 use crate::files::collect::collect;
 use crate::prepare::{self, Coming, Means, Prepared, prepare};
 use crate::record::{self, Ended, Found, Record, TaskDir};
@@ -64,6 +66,7 @@ struct Work {
     failures: u32,
     usage: Option<Box<Usage>>,
     cancel: CancellationToken,
+    taken: Option<Taken>,
 }
 
 /// What all steps need.
@@ -74,19 +77,31 @@ pub(super) struct Hands {
     means: Means,
     start: start::Means,
     shelf: Arc<Shelf>,
+    /// Where the place is lent: whether it was taken.
+    taken: Option<Taken>,
 }
 
 impl Hands {
-    pub(super) fn new(options: &Options, tasks_dir: PathBuf, means: Means, devices: &[Device]) -> Hands {
+    pub(super) fn new(
+        options: &Options,
+        tasks_dir: PathBuf,
+        means: Means,
+        devices: &[Device],
+        taken: Option<Taken>,
+    ) -> Hands {
         let start = start::Means {
             exe: options.exe.clone(),
             tree: options.tree,
             devices: devices.to_vec(),
             cache: Arc::clone(&means.cache),
             login: options.login.then(Arc::default),
+            lent: options.tenure.as_ref().map(|tenure| Arc::new(tenure.variables.clone())),
         };
+        if let Some(login) = start.login.as_ref().filter(|_| options.tenure.is_some()) {
+            login.ask_ahead();
+        }
         let shelf = Arc::new(Shelf::new(tasks_dir.clone(), Arc::clone(&means.cache)));
-        Hands { tasks_dir, node: options.node.clone(), means, start, shelf }
+        Hands { tasks_dir, node: options.node.clone(), means, start, shelf, taken }
     }
 
     pub(super) fn tasks_dir(&self) -> &Path {
@@ -95,6 +110,10 @@ impl Hands {
 
     pub(super) fn bulk(&self) -> Bulk {
         self.means.bulk.clone()
+    }
+
+    pub(super) fn reader(&self) -> Arc<Reader> {
+        Arc::clone(&self.means.reader)
     }
 
     pub(super) fn node_lost(&self) -> Reason {
@@ -119,6 +138,7 @@ impl Hands {
             failures: task.failures,
             usage: task.usage.clone(),
             cancel: task.cancel.clone(),
+            taken: self.taken.clone(),
         };
         let (means, start, node_lost) = (self.means.clone(), self.start.clone(), self.node_lost());
         let shelf = Arc::clone(&self.shelf);
@@ -256,6 +276,8 @@ impl Work {
 
     /// Write down that it ended without running, or that a machine that went down took it along.
     fn end(&mut self, failure: Reason) -> Result<Done, Error> {
+        let is_taken = self.taken.as_ref().is_some_and(Taken::is_set);
+        let failure = if is_taken && failure == Reason::StoppedByUser { Reason::Evicted } else { failure };
         let written = self.write_record();
         // Nothing of it ran, so nothing is lost with a record for which there is no room, and its end can be told.
         match written {
@@ -341,6 +363,15 @@ impl Work {
         }
     }
 
+    /// Whether it ended because its place was taken, however it took that.
+    fn evicted(&self, exit: &Exit) -> Option<Reason> {
+        let taken = self.taken.as_ref()?;
+        if !exit.stopped && exit.outcome != (supervisor::Outcome::Exited { code: 0 }) {
+            taken.wait();
+        }
+        taken.has_ended(exit.ended_at).then_some(Reason::Evicted)
+    }
+
     fn observe(&mut self, path: &Path) -> Result<Observation, Error> {
         if self.pipes.is_some() {
             return Ok(task::observe(path)?);
@@ -360,7 +391,7 @@ impl Work {
         }
         .and_then(|launch| launch.timeout_ms);
         let mut end = outcome::task_end(exit, timeout_ms);
-        end.failure = instead.or(end.failure);
+        end.failure = instead.or_else(|| self.evicted(exit)).or(end.failure);
         let started = read::<Started>(self.dir.path(), STARTED)?.map(|started| started.started_at);
         // A process may be over before its supervisor could write down that it is there.
         let started_at = started.or(exit.status.map(|_| exit.ended_at));

@@ -75,7 +75,7 @@ impl Service {
 
     /// Be told when the server's socket is made anew.
     pub(super) fn watch_server(&mut self) {
-        if let Server::Unix(socket) = &self.options.server {
+        if let Server::Unix(socket) | Server::Posted(socket) = &self.options.server {
             let dir = socket.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
             self.files.add(dir, WatchFlags::CREATE | WatchFlags::MOVED_TO, Place::Server);
         }

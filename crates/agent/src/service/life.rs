@@ -149,6 +149,24 @@ impl Life {
         !matches!(self.phase, Phase::Ended(_))
     }
 
+    /// How it ended, if it has.
+    pub(super) fn ended(&self) -> Option<&Ended> {
+        match &self.phase {
+            Phase::Ended(ended) => Some(ended),
+            Phase::Preparing | Phase::Ready | Phase::Launching | Phase::Running { .. } => None,
+        }
+    }
+
+    /// Whether it waits to be told what to run.
+    pub(super) fn is_unlaunched(&self) -> bool {
+        matches!(self.phase, Phase::Preparing | Phase::Ready) && self.launch.is_none()
+    }
+
+    /// Whether it is over, and what it leaves behind has yet to be sent home.
+    pub(super) fn has_files_to_send(&self) -> bool {
+        matches!(&self.phase, Phase::Ended(ended) if self.has_outputs && ended.outputs.is_none())
+    }
+
     /// Since when its command runs, if it does.
     pub(super) fn running_since(&self) -> Option<Timestamp> {
         match self.phase {
@@ -284,8 +302,10 @@ impl Life {
     /// The task as a hello tells it. What comes later is told on its own.
     pub(super) fn report(&mut self, address: Option<&Address>) -> ReportPhase {
         let (phase, said) = match (&self.phase, address) {
-            (Phase::Running { at }, _) => (ReportPhase::Running { at: *at }, Said::Started),
-            (Phase::Ended(ended), _) => (report_end(ended), Said::Ended),
+            (Phase::Running { at }, _) => {
+                (ReportPhase::Running { at: *at, address: address.cloned() }, Said::Started)
+            }
+            (Phase::Ended(ended), _) => (report_end(ended, address), Said::Ended),
             (Phase::Ready | Phase::Launching, Some(address)) => {
                 (ReportPhase::Ready { address: address.clone() }, Said::Ready)
             }
@@ -332,6 +352,11 @@ impl Life {
     }
 }
 
-fn report_end(ended: &Ended) -> ReportPhase {
-    ReportPhase::Ended { end: ended.end.clone(), at: ended.at, started_at: ended.started_at }
+fn report_end(ended: &Ended, address: Option<&Address>) -> ReportPhase {
+    ReportPhase::Ended {
+        end: ended.end.clone(),
+        at: ended.at,
+        started_at: ended.started_at,
+        address: address.cloned(),
+    }
 }

@@ -32,6 +32,7 @@ impl Service {
             control::Event::Message(message) => return self.on_message(*message),
             control::Event::Unknown { kind } => self.answers.push_back(ToServer::Unsupported { what: kind }),
             control::Event::Lost => {
+                self.hear();
                 self.outbound = None;
                 self.sampling.end();
                 // Whoever asked has forgotten it, and will ask again.
@@ -49,17 +50,24 @@ impl Service {
             node: self.options.node.clone(),
             incarnation: self.identity.incarnation.clone(),
             pid: self.identity.pid,
-            host: machine::host(),
+            host: self.host(),
             capacity: self.capacity.clone(),
             account: environment::account(),
             tasks: self.tasks.reports(),
         }
     }
 
+    /// What another scheduler calls its machine is what its people know it by.
+    fn host(&self) -> String {
+        let named = self.options.tenure.as_ref().and_then(|tenure| tenure.host.clone());
+        named.unwrap_or_else(machine::host)
+    }
+
     fn on_message(&mut self, message: ToAgent) -> Option<End> {
         match message {
             ToAgent::Prepare(prepare) => self.on_prepare(*prepare),
             ToAgent::Launch(launch) => self.on_launch(launch),
+            ToAgent::Peers { task, peers } => self.on_peers(task, peers),
             ToAgent::Stop { task, grace_ms } => self.on_stop(&task, grace_ms),
             ToAgent::Forget { task, continues } => self.on_forget(&task, continues),
             ToAgent::Remove { job } => self.on_remove(&job),

@@ -57,6 +57,11 @@ impl Task {
             shipping: None,
         }
     }
+
+    /// Whether nothing of it is on its way to the server, or has yet to be.
+    pub(super) fn is_shipped(&self) -> bool {
+        self.shipping.as_ref().is_none_or(AbortHandle::is_finished) && !self.life.has_files_to_send()
+    }
 }
 
 /// All tasks, and which of them the server has yet to be told about. Every change of a task goes through here, so that
@@ -104,8 +109,17 @@ impl Table {
         self.tasks.values()
     }
 
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&TaskId, &Task)> {
+        self.tasks.iter()
+    }
+
     pub(super) fn of_job(&self, job: &JobId) -> BTreeSet<TaskId> {
         self.tasks.keys().filter(|id| id.attempt.job == *job).cloned().collect()
+    }
+
+    /// Whether one runs, or is about to.
+    pub(super) fn has_launched(&self) -> bool {
+        self.tasks.values().any(|task| task.life.is_live() && !task.life.is_unlaunched())
     }
 
     pub(super) fn has_live(&self) -> bool {

@@ -133,6 +133,8 @@ fn group_memory(memory: &Memory) -> Option<u64> {
     let (path, used, idle): (&Path, _, _) = match memory {
         Memory::Cgroup2 { path } => (path, "memory.current", "inactive_file"),
         Memory::Cgroup1 { path } => (path, "memory.usage_in_bytes", "total_inactive_file"),
+        // The agent is in there, too.
+        Memory::Around { .. } => return None,
     };
     let used: u64 = cgroup::read(path, used).ok()?.trim().parse().ok()?;
     let idle = cgroup::read(path, "memory.stat").ok().and_then(|text| field(&text, idle));

@@ -15,6 +15,8 @@ pub enum Memory {
     Cgroup2 { path: PathBuf },
     /// In a cgroup of its own: version 1 has a hierarchy for each controller.
     Cgroup1 { path: PathBuf },
+    /// In the cgroup that somebody else has put us into, and limits. It counted so many kills before.
+    Around { path: PathBuf, file: String, before: u64 },
 }
 
 impl Memory {
@@ -44,10 +46,24 @@ impl Memory {
         }
     }
 
+    /// The cgroup that this process is in, where the limit is not ours to set.
+    pub(super) fn around() -> Option<Memory> {
+        let found =
+            [(Hierarchy::Unified, "memory.events"), (Hierarchy::Controller("memory"), "memory.oom_control")];
+        found.iter().find_map(|(hierarchy, file)| {
+            let path = hierarchy.own().ok()?;
+            // What is in no cgroup of its own is limited by the machine alone, and counted with everything else. The machine's
+            // own has no such file in version 2, and in version 1 one that no other has. A container may see no parent.
+            let is_own = !path.join("release_agent").exists();
+            let before = count(&path, file).filter(|_| is_own)?;
+            Some(Memory::Around { path, file: (*file).to_owned(), before })
+        })
+    }
+
     /// The directory that is not also the tree's.
     pub(super) fn own_path(&self) -> Option<&PathBuf> {
         match self {
-            Memory::Cgroup2 { .. } => None,
+            Memory::Cgroup2 { .. } | Memory::Around { .. } => None,
             Memory::Cgroup1 { path } => Some(path),
         }
     }
@@ -56,6 +72,7 @@ impl Memory {
         match self {
             Memory::Cgroup2 { path } => count(path, "memory.events"),
             Memory::Cgroup1 { path } => count(path, "memory.oom_control"),
+            Memory::Around { path, file, before } => Some(count(path, file)?.saturating_sub(*before)),
         }
     }
 }

@@ -6,12 +6,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid};
 
 use super::process::{Doomed, Process, Stat};
 use super::{Killed, Root};
+
+/// How often a process that is becoming another program is looked at, a millisecond apart: the kernel has to read that
+/// program first, from a disk that may be slow.
+const BECOMING_LOOKS: usize = 50;
+/// How often one that has words and no environment is looked at: it may become the next program meanwhile.
+const SETTLED_LOOKS: usize = 3;
 
 pub(super) fn kill(task: &str, root: Root, deadline: Instant) -> Killed {
     loop {
@@ -96,6 +102,51 @@ fn processes() -> Vec<Stat> {
 
 fn has_in_environment(pid: i32, marker: &str) -> bool {
     // That of other users' processes cannot be read, and they are not ours.
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))
+    environment(pid).split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes())
+}
+
+/// A process that is just becoming another program shows neither words nor environment for a moment, as if it were
+/// nobody's; so it is looked at again. One that has words may have come to them after its environment was read, which is
+/// therefore read more than once. What the kernel has for itself shows nothing either, and no program.
+fn environment(pid: i32) -> Vec<u8> {
+    let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let mut settled = 0;
+    for _ in 0..BECOMING_LOOKS {
+        let environment = read("environ");
+        if !environment.is_empty() || settled == SETTLED_LOOKS {
+            return environment;
+        }
+        if !read("cmdline").is_empty() {
+            settled += 1;
+        } else if fs::read_link(format!("/proc/{pid}/exe")).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        } else {
+            break;
+        }
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_becomes_another_again_and_again_is_always_found() {
+        let again = "exec /bin/sh -c \"$0\" \"$0\"";
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", again, again])
+            .env_clear()
+            .env("MUSTER_TASK_ID", "walk-becoming")
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let marker = "MUSTER_TASK_ID=walk-becoming";
+        let missed = (0..20_000).filter(|_| !has_in_environment(pid, marker)).count();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(missed, 0);
+    }
 }

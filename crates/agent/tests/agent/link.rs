@@ -35,7 +35,7 @@ async fn a_server_that_comes_back_is_found_at_once_and_hears_what_it_missed() {
     node.server.connected().await;
     assert!(before.elapsed() < Duration::from_millis(200), "{:?}", before.elapsed());
     let hello = node.server.state().hellos[1].clone();
-    assert!(matches!(hello.tasks[0].phase, ReportPhase::Ended { started_at: Some(_), .. }));
+    assert!(matches!(hello.tasks[0].phase, ReportPhase::Ended { started_at: Some(_), address: Some(_), .. }));
     assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::ExitCode { exit_code: 5 }));
     assert_eq!(node.server.output(&task(0)).await, b"one\ntwo\n");
     assert_eq!(node.server.state().hellos[0].incarnation, hello.incarnation);
@@ -74,7 +74,7 @@ async fn garbage_from_the_server_costs_the_connection_and_no_task() {
         node.server.connected().await;
     }
     let hello = node.server.state().hellos.last().unwrap().clone();
-    assert!(matches!(hello.tasks[0].phase, ReportPhase::Running { .. }));
+    assert!(matches!(hello.tasks[0].phase, ReportPhase::Running { address: Some(_), .. }));
 }
 
 #[tokio::test]

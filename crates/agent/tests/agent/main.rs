@@ -4,6 +4,7 @@
 
 mod crash;
 mod files;
+mod lent;
 mod life;
 mod link;
 mod logs;

@@ -60,6 +60,7 @@ async fn files_are_where_the_contract_has_them_and_nowhere_else() {
             directories: vec![format!("{top}/cache")],
             environment: vec![format!("{top}.env")],
             hosts: vec![Host { ip: [127, 64, 0, 9].into(), names: vec!["worker-9".into()] }],
+            ..Surroundings::default()
         };
         launch.setup = Some(vec!["/bin/sh".into(), "-c".into(), "echo made > by-setup".into()]);
     })

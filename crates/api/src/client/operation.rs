@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use super::{Body, Client, Download, Error, Events, Line, Logs, Method, encode};
+use crate::cluster::ClusterList;
 use crate::doctor::Doctor;
 use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
 use crate::pool::{AddHosts, PoolList, PoolView, PutPool, RemoveHosts, ShowPool};
@@ -57,6 +58,24 @@ impl Client {
     /// Brings a parked job back to the queue.
     pub async fn resume_job(&self, selector: &str) -> Result<JobSummary, Error> {
         self.json(Method::POST, &job_path(selector, "/resume"), Body::None, &[]).await
+    }
+
+    /// Parks one task of a job whose tasks are each on their own. The reply does not wait for its end.
+    pub async fn suspend_task(&self, selector: &str, rank: u32) -> Result<JobSummary, Error> {
+        let path = job_path(selector, &format!("/tasks/{rank}/suspend"));
+        self.json(Method::POST, &path, Body::None, &[]).await
+    }
+
+    /// Starts such a task anew, if there is room. The reply does not wait until it runs.
+    pub async fn resume_task(&self, selector: &str, rank: u32) -> Result<JobSummary, Error> {
+        let path = job_path(selector, &format!("/tasks/{rank}/resume"));
+        self.json(Method::POST, &path, Body::None, &[]).await
+    }
+
+    /// Ends such a task for good. The reply does not wait for that.
+    pub async fn stop_task(&self, selector: &str, rank: u32) -> Result<JobSummary, Error> {
+        let path = job_path(selector, &format!("/tasks/{rank}/stop"));
+        self.json(Method::POST, &path, Body::None, &[]).await
     }
 
     /// Gives a job another name.
@@ -198,6 +217,11 @@ impl Client {
     /// Lets a node have new tasks again.
     pub async fn undrain_node(&self, node: &str) -> Result<NodeView, Error> {
         self.json(Method::POST, &node_path(node, "/undrain"), Body::None, &[]).await
+    }
+
+    /// What other schedulers have.
+    pub async fn clusters(&self) -> Result<ClusterList, Error> {
+        self.get("/clusters").await
     }
 
     /// The nodes.

@@ -139,7 +139,7 @@ fn wrong_fields_are_named_with_their_value_and_remedy() {
         ("name: last", "invalid_value", &["name", "`last`"]),
         ("retries: {on: [tiredness]}", "invalid_value", &["retries.on", "`tiredness`", "node_lost"]),
         ("on: mars/base", "invalid_value", &["on", "mars"]),
-        ("on: slurm/gpu", "not_supported", &["on", "slurm", "local"]),
+        ("on: k8s/prod", "not_supported", &["on", "k8s", "local"]),
         ("image: pytorch", "not_supported", &["image", "leave it out"]),
         ("workdir: nowhere", "workdir_missing", &["workdir", "nowhere"]),
     ] {

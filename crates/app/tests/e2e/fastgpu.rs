@@ -4,9 +4,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use muster_testkit::hosts::{Host, Hosts};
-use muster_testkit::{Home, wait_for};
+use muster_testkit::{Account, Home, wait_for};
 
 use crate::home_with;
+use crate::pool::slim;
 
 const CREATE: &str = "; config.ini
 [ncluster]
@@ -62,8 +63,13 @@ fn a_group_lives_as_the_documentation_says() {
     home.ok(["scp", "task1.ncluster-v100:copied", "back"]);
     assert_eq!(std::fs::read_to_string(home.work().join("back")).unwrap(), CREATE);
 
-    let one = home.run(["stop", "task0.ncluster-v100"]);
-    assert!(one.code() == 2 && one.err().contains("{ncluster-v100}"), "{}", one.err());
+    assert_eq!(home.ok(["stop", "task1.ncluster-v100"]), "task1.ncluster-v100 stopped\n");
+    let listed = home.ok(["ls"]);
+    let (running, stopped) = listed.split_once("Stopped Instances:").expect("both are listed");
+    assert!(running.contains("task0.ncluster-v100") && stopped.contains("task1.ncluster-v100"), "{listed}");
+    assert_eq!(home.ok(["start", "task1.ncluster-v100"]), "task1.ncluster-v100 started\n");
+    home.ok(["stop", "task0.ncluster-v100"]);
+    assert!(home.ok(["start", "{ncluster-v100}"]).contains("task0.ncluster-v100 started"));
     assert_eq!(
         home.ok(["stop", "{ncluster-v100}"]),
         "task0.ncluster-v100 stopped\ntask1.ncluster-v100 stopped\n"
@@ -73,7 +79,12 @@ fn a_group_lives_as_the_documentation_says() {
     assert!(home.ok(["rename", "ncluster-v100", "bert"]).contains("is now task0.bert"));
     let asked = home.run(["kill", "{bert}"]);
     assert!(asked.code() == 2 && asked.err().contains("--yes"), "{}", asked.err());
-    assert!(home.ok(["kill", "{bert}", "-y"]).contains("task1.bert killed"));
+    let asked = home.run(["kill", "task0.bert"]);
+    assert!(asked.err().contains("whether to kill task0.bert\n"), "{}", asked.err());
+    assert_eq!(home.ok(["kill", "task0.bert", "-y"]), "task0.bert killed\n");
+    let part = home.run(["create", "-c", "create.cfg", "--name", "bert"]);
+    assert!(part.err().contains("task0.bert was killed"), "{}", part.err());
+    assert_eq!(home.ok(["kill", "{bert}", "-y"]), "task1.bert killed\n");
     home.set_binary(env!("CARGO_BIN_EXE_muster"));
     home.wait_for_no_tasks();
 }
@@ -148,4 +159,82 @@ fn machines_of_a_pool_are_whole_hosts_used_as_if_one_had_logged_in() {
     }
     assert_eq!(home.ok(["exec", "bert/0", "--", "cat", "where"]), "/root\n");
     home.ok(["machine", "kill", "bert"]);
+}
+
+/// Hosts in a pool of these accounts, with a directory that they share, and the binary called as `fastgpu`.
+fn on_hosts(count: usize, account: Account) -> (Home, Hosts) {
+    let hosts = Hosts::start(count);
+    let mut home = Home::new(slim());
+    let key = hosts.key().display().to_string();
+    let words = ["pool", "add", "gpu", "--shared", "/shared", "--key", &key].map(str::to_owned).into_iter();
+    let added = home.run(words.chain(hosts.all().iter().map(|host| host.destination_of(account))));
+    assert_eq!(added.code(), 0, "{}{}", added.out(), added.err());
+    let link = home.shared().join("fastgpu");
+    symlink(slim(), &link).expect("a link to the binary");
+    home.set_binary(link);
+    (home, hosts)
+}
+
+#[test]
+fn tmux_shows_the_shell_of_the_script_and_falls_back_to_one_of_ones_own() {
+    let (mut home, hosts) = on_hosts(2, Account::Root);
+    hosts.host(1).without("tmux");
+    home.ok(["create", "-n", "bert", "-np", "2"]);
+    let fastgpu = home.shared().join("fastgpu");
+    let ip = |rank: usize| home.ok(["ssh", &format!("task{rank}.bert"), "hostname"]).trim().to_owned();
+    let names = [ip(0), ip(1)];
+    for (rank, name) in names.iter().enumerate() {
+        let machine = format!("task{rank}.bert");
+        // Nothing runs there yet: a plain shell, as of ssh.
+        let mut terminal = home.start_on_terminal(["tmux", &machine]);
+        terminal.wait_for("a shell of your own", 1);
+        terminal.press("echo at-$(hostname); exit\r");
+        terminal.wait_for(&format!("at-{name}"), 1);
+        let (status, screen) = terminal.finish();
+        assert!(status.success(), "{screen}");
+        // Then the script's own shell: what it set is there, and what is typed there is there afterwards.
+        home.set_binary(slim());
+        home.ok(["session", "run", &format!("bert/{rank}"), "-c", "cd /var/tmp; SEEN=by-script"]);
+        home.set_binary(&fastgpu);
+        let mut terminal = home.start_on_terminal(["tmux", &machine]);
+        let has_tmux = name == "host0";
+        if has_tmux {
+            terminal.wait_for("[", 1);
+        } else {
+            terminal.wait_for("leave with Ctrl-]", 1);
+        }
+        terminal.press("echo $PWD $SEEN; TYPED=by-hand\r");
+        terminal.wait_for("/var/tmp by-script", 1);
+        terminal.press(if has_tmux { "\x02d" } else { "\x1d" });
+        let (status, screen) = terminal.finish();
+        assert!(status.success() && screen.contains("left session main"), "{screen}");
+        home.set_binary(slim());
+        assert_eq!(home.ok(["session", "run", &format!("bert/{rank}"), "-c", "echo $TYPED"]), "by-hand\n");
+        home.set_binary(&fastgpu);
+    }
+    home.ok(["kill", "{bert}", "-y"]);
+}
+
+#[test]
+fn mount_without_root_says_what_root_has_to_do() {
+    let (home, hosts) = on_hosts(1, Account::Ordinary);
+    let made = home.run(["create", "-n", "bert"]);
+    assert_eq!(
+        made.code(),
+        0,
+        "a directory that cannot be linked is no reason to have no machine: {}",
+        made.err()
+    );
+    let refused = home.run(["mount", "{bert}"]);
+    let said = format!("{}{}", refused.out(), refused.err());
+    let remedy = "as root: ln -s /shared /fastgpu";
+    assert!(refused.code() == 1 && said.contains(remedy) && said.contains("train"), "{said}");
+    hosts.host(0).run("ln -s /shared /fastgpu");
+    assert!(home.ok(["mount", "task0.bert"]).contains("/fastgpu is /shared"));
+    assert_eq!(home.ok(["ssh", "task0.bert", "echo run > /fastgpu/runs/a; cat /shared/runs/a"]), "run\n");
+    // What is there and is something else is left alone.
+    hosts.host(0).run("rm /fastgpu; mkdir /fastgpu");
+    let other = home.run(["mount", "task0.bert"]);
+    assert!(other.code() == 1 && format!("{}{}", other.out(), other.err()).contains("is there already"));
+    home.ok(["kill", "{bert}", "-y"]);
 }

@@ -8,18 +8,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use muster_testkit::{DEADLINE, Finished, Home, Running};
+use muster_testkit::{DEADLINE, Finished, Home, Running, Slurm};
 
 use crate::home;
+use crate::slurm::Site;
 
 /// Each of them keeps a small machine busy by itself: two at once only wait for each other.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The Python environment of an example.
-fn environment(example: &str) -> PathBuf {
+pub(crate) fn environment(example: &str) -> PathBuf {
     let variable = format!("MUSTER_EXAMPLE_{}", example.to_uppercase());
     let folder = std::env::var_os(&variable).map(PathBuf::from);
     let folder = folder.filter(|folder| folder.join("bin/python").exists());
@@ -43,13 +44,23 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs the job file of an example, with these folders in front of PATH.
+/// Runs the job file of an example on this machine, with these folders in front of PATH.
 fn run(home: &Home, example: &str, in_front: &[PathBuf], variables: &[(&str, PathBuf)]) -> Finished {
+    run_on("local", home, example, in_front, variables)
+}
+
+fn run_on(
+    place: &str,
+    home: &Home,
+    example: &str,
+    in_front: &[PathBuf],
+    variables: &[(&str, PathBuf)],
+) -> Finished {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     copy(&examples.join(example), &home.work());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = in_front.iter().cloned().chain(std::env::split_paths(&path));
-    let mut command = home.command(["run", "-f", "job.yaml"]);
+    let mut command = home.command(["run", "-f", "job.yaml", "--on", place, "--env", "PATH"]);
     command.env("PATH", std::env::join_paths(folders).expect("a PATH"));
     // What the shell of whoever runs the tests has would be taken for the user's wish.
     command.env("PYTHONPATH", OsString::new());
@@ -69,14 +80,27 @@ fn lines_with<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str
 /// Runs an example, whose loss must fall and whose ranks must agree.
 fn trains(example: &str) {
     let _alone = alone();
-    let home = home();
-    let output = run(&home, example, &[environment(example).join("bin")], &[]).out();
-    let losses: Vec<f64> = lines_with(&output, "epoch ")
+    check_training(&run(&home(), example, &[environment(example).join("bin")], &[]).out());
+}
+
+/// The same on Slurm, as an ordinary account, on nodes that see the example's environment and its interpreter.
+fn trains_on_slurm(example: &str) {
+    let _alone = alone();
+    let environment = environment(example);
+    let python = environment.join("bin/python").canonicalize().expect("an interpreter");
+    let prefix = python.ancestors().nth(2).expect("it is in a bin").to_owned();
+    let site = Site::on(Slurm::start_showing(&[environment.clone(), prefix], &[]));
+    check_training(&run_on("slurm/main", &site.home, example, &[environment.join("bin")], &[]).out());
+}
+
+/// That the loss falls and that the ranks agree.
+fn check_training(output: &str) {
+    let losses: Vec<f64> = lines_with(output, "epoch ")
         .map(|line| line.rsplit(' ').next().and_then(|loss| loss.parse().ok()).expect("a loss"))
         .collect();
     assert_eq!(losses.len(), 5, "five epochs, told by one rank: {output}");
     assert!(losses[4] < losses[0] / 2.0, "the loss falls: {losses:?}");
-    let ends: BTreeMap<&str, &str> = lines_with(&output, "rank ")
+    let ends: BTreeMap<&str, &str> = lines_with(output, "rank ")
         .filter_map(|line| line.split_once(" of 2: final loss "))
         .map(|(rank, rest)| (rank, rest.rsplit(' ').next().expect("a checksum")))
         .collect();
@@ -113,6 +137,21 @@ fn mindspore_trains_on_two_tasks() {
 #[test]
 fn mpirun_trains_on_two_tasks() {
     trains("mpi4py");
+}
+
+#[test]
+fn pytorch_trains_on_slurm() {
+    trains_on_slurm("pytorch");
+}
+
+#[test]
+fn jax_trains_on_slurm() {
+    trains_on_slurm("jax");
+}
+
+#[test]
+fn mpirun_trains_on_slurm() {
+    trains_on_slurm("mpi4py");
 }
 
 /// Every file below a directory with this name.

@@ -71,7 +71,7 @@ fn what_runs_on_a_machine_ends_with_it_and_it_costs_nothing_before() {
 }
 
 #[test]
-fn names_are_unique_and_one_of_a_group_is_not_stopped_alone() {
+fn names_are_unique() {
     let home = home();
     home.ok(["machine", "create", "a", "-N", "2"]);
     home.ok(["machine", "create", "b"]);
@@ -79,14 +79,51 @@ fn names_are_unique_and_one_of_a_group_is_not_stopped_alone() {
     let error: Value = serde_json::from_slice(&taken.stderr).unwrap();
     assert_eq!((taken.code(), error["code"].as_str()), (2, Some("name_taken")), "{error}");
     assert!(home.run(["machine", "rename", "b", "a"]).err().contains("name_taken"));
-    for action in ["stop", "start", "kill"] {
-        let refused = home.run(["machine", action, "task1.a"]);
-        assert!(refused.code() == 2 && refused.err().contains("{a}"), "{}", refused.err());
-    }
+    let refused = home.run(["machine", "rename", "task1.a", "c"]);
+    assert!(refused.code() == 2 && refused.err().contains("{a}"), "{}", refused.err());
     assert_eq!(home.ok(["machine", "kill", "task0.b"]), "b stopped\n");
     let unknown = home.run(["machine", "stop", "aa"]);
     assert!(unknown.err().contains("did you mean `a`"), "{}", unknown.err());
     assert!(home.run(["machine", "stop", "task7.a"]).err().contains("task_not_found"));
+}
+
+#[test]
+fn machines_of_a_group_are_stopped_started_and_killed_one_by_one() {
+    let home = home();
+    let bare = home.bare_shells();
+    home.ok(["machine", "create", "m", "-N", "3", "--env", &bare]);
+    home.ok(["exec", "m/1", "--", "sh", "-c", "echo kept > notes.txt"]);
+    home.ok(["session", "run", "m", "-c", "cd /tmp; export A=1"]);
+    assert_eq!(home.ok(["machine", "stop", "task1.m"]), "task1.m suspended\n");
+    assert_eq!(home.ok(["session", "run", "m", "-c", "echo $PWD $A"]), "/tmp 1\n", "the others go on");
+    assert!(home.run(["exec", "m/1", "--", "true"]).err().contains("task1.m is suspended"));
+    assert_eq!(home.ok(["exec", "--all", "m", "--", "true"]), "");
+    home.write("all.txt", "to all\n");
+    home.ok(["cp", "--all", "all.txt", "m:"]);
+    let called = home.run(["exec", "m", "--", "ssh", "task1.m", "true"]);
+    assert!(called.code() == 255, "nobody is there, and that is said at once: {}", called.err());
+
+    assert_eq!(home.kill("server"), 1);
+    assert_eq!(home.ok(["machine", "start", "task1.m"]), "task1.m running\n");
+    assert_eq!(home.ok(["exec", "m", "--", "ssh", "task1.m", "cat notes.txt"]), "kept\n");
+    assert_eq!(home.ok(["exec", "m/2", "--", "ssh", "worker-1", "cat notes.txt"]), "kept\n");
+    let shown = home.job("m");
+    let seen: Vec<&Value> = crate::tasks(&shown).iter().map(|task| &task["attempt"]).collect();
+    assert_eq!((seen, crate::attempts(&shown).len()), (vec![&json!(1), &json!(2), &json!(1)], 2));
+
+    home.ok(["machine", "kill", "task0.m"]);
+    home.ok(["machine", "stop", "task1.m", "task2.m"]);
+    assert_eq!(home.job("m")["state"], "suspended", "the last one parks the group");
+    assert_eq!(home.ok(["machine", "start", "task2.m"]), "task2.m running\n");
+    assert_eq!(home.ok(["machine", "start", "m"]), "m running\n", "those that are left");
+    let rows = home.json(["machine", "ls", "--json"]);
+    let rows: Vec<(&Value, &Value)> =
+        rows.as_array().unwrap().iter().map(|row| (&row["name"], &row["state"])).collect();
+    let running = json!("running");
+    assert_eq!(rows, [(&json!("task1.m"), &running), (&json!("task2.m"), &running)]);
+    home.ok(["machine", "kill", "task1.m", "task2.m"]);
+    assert_eq!(home.job("m")["state"], "stopped");
+    home.wait_for_no_tasks();
 }
 
 #[test]

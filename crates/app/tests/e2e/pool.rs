@@ -2,8 +2,11 @@
 //! below, on others.
 
 mod faults;
+mod machines;
 mod refusals;
+mod troubles;
 mod upheaval;
+mod ways;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,7 +96,7 @@ impl Site {
 }
 
 /// The binary without what only a debugger reads: it is sent to every host of every test. It is made once for each build.
-fn slim() -> &'static Path {
+pub(crate) fn slim() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let whole = Path::new(env!("CARGO_BIN_EXE_muster"));

@@ -255,7 +255,7 @@ fn a_dry_run_shows_the_job_and_makes_nothing() {
     assert_eq!(preview["why"]["code"], "starts_now");
     let done = home.run(["run", "--dry-run", "--nodes", "none", "--", "true"]);
     assert_eq!(done.code(), 2, "{}", done.err());
-    let done = home.run(["run", "--dry-run", "--on", "slurm/gpu", "--", "true"]);
+    let done = home.run(["run", "--dry-run", "--on", "k8s/prod", "--", "true"]);
     assert_eq!(done.code(), 2, "{}", done.err());
     assert_eq!(all(&home), [] as [Value; 0]);
 }
@@ -285,7 +285,7 @@ fn everything_that_is_wrong_is_said_at_once_and_nothing_is_made() {
         (&["run", "--workdir", "nowhere", "--", "true"], "workdir_missing"),
         (&["run", "--name", "not a name", "--", "true"], "invalid_value"),
         (&["run", "--image", "pytorch", "--", "true"], "not_supported"),
-        (&["run", "--on", "slurm/gpu", "--", "true"], "not_supported"),
+        (&["run", "--on", "k8s/prod", "--", "true"], "not_supported"),
         (&["run", "--env", "NOT_SET_ANYWHERE", "--", "true"], "variable_not_set"),
     ] {
         let done = home.run(words);

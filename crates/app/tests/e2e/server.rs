@@ -184,6 +184,15 @@ fn a_wrong_configuration_is_said_to_whoever_starts_the_server() {
 }
 
 #[test]
+fn a_server_that_runs_nothing_itself_asks_where_to() {
+    let home = home_with("[local]\nenabled = false\n");
+    let done = home.run(["run", "--", "true"]);
+    assert_eq!(done.code(), 2, "{}", done.err());
+    assert!(done.err().contains("no local engine") && done.err().contains("--on"), "{}", done.err());
+    assert_eq!(home.json(["nodes", "--json"]).as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn a_named_server_is_reached_by_address_and_token() {
     let home = home();
     let folder = home.path();
@@ -236,6 +245,40 @@ fn a_named_server_is_reached_by_address_and_token() {
     let done = remote(&["ps"], Some(&token));
     assert_eq!(done.code(), 125, "{}", done.err());
     assert!(done.err().contains(&address) && done.err().contains("MUSTER_SERVER"), "{}", done.err());
+}
+
+#[test]
+fn a_token_that_an_operator_chose_goes_before_the_servers_own() {
+    let home = home();
+    let (folder, file) = (home.path(), home.shared().join("token"));
+    let words =
+        ["server", "run", "--home", folder.to_str().unwrap(), "--listen", "127.0.0.1:0", "--token-file"];
+    let words = words.iter().copied().chain(file.to_str());
+    let start = || {
+        let server = home.start(words.clone());
+        server.wait_for_out("ready\n");
+        (server, Door::Tcp(fs::read_to_string(folder.join("server.address")).unwrap()))
+    };
+    let status = |door: &Door, token: &str| {
+        let asked = Request::get("/api/v1/jobs").header("authorization", &format!("Bearer {token}"));
+        door.ask(&asked).status
+    };
+    let (server, door) = start();
+    let own = fs::read_to_string(folder.join("token")).unwrap();
+    assert_eq!(status(&door, &own), 200, "a Secret that nobody made is no file");
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.finish().code(), 0);
+
+    fs::write(&file, "chosen\n").unwrap();
+    let (server, door) = start();
+    assert_eq!((status(&door, "chosen"), status(&door, &own)), (200, 401));
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.finish().code(), 0);
+
+    fs::write(&file, "two words\n").unwrap();
+    let refused = home.start(words).finish();
+    assert_eq!(refused.code(), 125, "{}", refused.err());
+    assert!(refused.err().contains("one line of plain characters"), "{}", refused.err());
 }
 
 #[test]

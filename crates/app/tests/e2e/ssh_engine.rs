@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use muster_engine::conformance::{self, Home as Suite};
 use muster_engine::ssh::{Options, Ssh};
-use muster_engine::{AgentStatus, Class, Engine, Error, Machine, StartRequest};
+use muster_engine::{Class, Engine, Error, Key, Machine, StartRequest, Status};
 use muster_link::message::Hello;
 use muster_model::NodeId;
 use muster_testkit::{Account, Host, Hosts, Process, kill, wait_for, wait_for_some, with_word};
@@ -26,6 +26,10 @@ fn muster() -> PathBuf {
 
 fn node(host: &Host) -> NodeId {
     format!("node_pool.{}", host.name()).parse().expect("a name of a host is one of a node")
+}
+
+fn key(host: &Host) -> Key {
+    Key::Node(node(host))
 }
 
 /// Something that plays the server: an engine, and where its agents come home to.
@@ -57,8 +61,8 @@ impl Office {
     }
 
     async fn start(&self, host: &Host) -> Result<(), Error> {
-        let request = StartRequest { node: node(host), token: TOKEN.into() };
-        timeout(DEADLINE, self.engine.start(&request)).await.expect("it comes to an end")
+        let request = StartRequest::node(node(host), TOKEN.into());
+        timeout(DEADLINE, self.engine.start(&request)).await.expect("it comes to an end").map(drop)
     }
 
     async fn hello(&mut self) -> Hello {
@@ -68,13 +72,13 @@ impl Office {
             .expect("the gate is open")
     }
 
-    async fn status(&self, host: &Host) -> AgentStatus {
-        self.engine.status(&[node(host)]).await.expect("it answers")[0]
+    async fn status(&self, host: &Host) -> Status {
+        self.engine.status(&[key(host)]).await.expect("it answers").remove(0).status
     }
 
     async fn is_gone(&self, host: &Host) {
         let gone = async {
-            while self.status(host).await != AgentStatus::Gone {
+            while self.status(host).await != Status::Gone {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -177,8 +181,8 @@ fn an_ordinary_account_with_sh_alone_is_enough_and_a_broken_login_costs_nothing(
             let carries = carries(host);
             carries.len() == 2 && carries.iter().all(|carry| carry.pid != bulk)
         });
-        assert_eq!(office.status(host).await, AgentStatus::Running);
-        office.engine.stop(&node(host)).await.unwrap();
+        assert_eq!(office.status(host).await, Status::Running);
+        office.engine.stop(&key(host)).await.unwrap();
     });
     wait_for("nothing to be left", || host.processes_with("/.muster/").is_empty());
 }
@@ -227,7 +231,7 @@ fn what_keeps_us_out_is_said_with_its_remedy() {
     std::fs::remove_file(known).unwrap();
     runtime.block_on(async {
         office.start(host).await.unwrap();
-        office.engine.stop(&node(host)).await.unwrap();
+        office.engine.stop(&key(host)).await.unwrap();
     });
 }
 
@@ -247,7 +251,7 @@ fn a_home_that_cannot_be_written_to_is_not_needed() {
         office.start(host).await.unwrap();
         assert_eq!(office.hello().await.account.name, "train");
         host.run("ls /var/tmp/muster-4242/node-*/agent.json");
-        office.engine.stop(&node(host)).await.unwrap();
+        office.engine.stop(&key(host)).await.unwrap();
     });
 }
 
@@ -272,8 +276,8 @@ fn servers_do_not_disturb_each_other_and_each_brings_its_own_build() {
         assert_ne!((one.pid, &one.incarnation), (other.pid, &other.incarnation));
         let build = |office: &Office| office.engine.agent().unwrap().build;
         assert_eq!((one.build, other.build), (build(&first), build(&second)));
-        second.engine.stop(&node(host)).await.unwrap();
-        assert_eq!(first.status(host).await, AgentStatus::Running);
+        second.engine.stop(&key(host)).await.unwrap();
+        assert_eq!(first.status(host).await, Status::Running);
         // The first server is replaced by one that is newer; its agent is not new, and changes over.
         first.engine.adopt(Vec::new());
         let socket = first.folder.path().join("server.sock");
@@ -294,7 +298,7 @@ fn servers_do_not_disturb_each_other_and_each_brings_its_own_build() {
         let changed = first.hello().await;
         assert_eq!((changed.pid, changed.build), (one.pid, build(&first)));
         assert_eq!(changed.incarnation, one.incarnation);
-        first.engine.stop(&node(host)).await.unwrap();
+        first.engine.stop(&key(host)).await.unwrap();
     });
 }
 
@@ -325,6 +329,6 @@ fn a_machine_that_vanishes_is_noticed_soon_and_found_again_as_it_was() {
         office.start(host).await.unwrap();
         let third = office.hello().await;
         assert_eq!(third.incarnation, first.incarnation);
-        office.engine.stop(&node(host)).await.unwrap();
+        office.engine.stop(&key(host)).await.unwrap();
     });
 }

@@ -26,6 +26,7 @@ use self::side::{Remote, Side};
 use self::tally::Tally;
 use self::wire::LineWire;
 use crate::error::{Code, Error, Format};
+use crate::machine;
 use crate::session::{Patience, Session};
 
 /// Copy files and directories to a running task, or from it
@@ -106,21 +107,21 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     for leg in wanted {
         // The id of the job: what `last` means may change while files are on their way.
         let job = session.call(async |client| client.job(&leg.job).await).await?;
-        let tasks = job.attempts.last().map_or(0, |attempt| attempt.tasks.len());
+        let tasks = if job.attempts.is_empty() { vec![0] } else { machine::reachable(&job) };
         let leg = Leg { job: job.summary.id.to_string(), ..leg };
         if !args.all {
             (tally, _) = transfer(&session, leg, tally).await?;
             continue;
         }
         // What all of them get crosses the way to them once, where they can pass it on.
-        if tasks > 1 && matches!(leg.way, Way::Up { .. }) {
+        if tasks.len() > 1 && tasks[0] == 0 && matches!(leg.way, Way::Up { .. }) {
             let passed;
             (tally, passed) = transfer(&session, leg.clone().passed_on(), tally).await?;
             if passed {
                 continue;
             }
         }
-        for task in 0..u32::try_from(tasks.max(1)).unwrap_or(u32::MAX) {
+        for task in tasks {
             tally.begin_task();
             (tally, _) = transfer(&session, leg.clone().of_task(task), tally).await?;
         }

@@ -24,7 +24,8 @@ mod machine;
 const BROKEN: u8 = 1;
 /// An agent that has just been started connects within milliseconds; on a busy machine it takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(50);
+/// Other schedulers are asked each time.
+const POLL: Duration = Duration::from_millis(250);
 /// More than this, and times of two machines in one log are out of order.
 const SKEW: Duration = Duration::from_secs(2);
 

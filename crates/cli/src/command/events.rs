@@ -115,7 +115,7 @@ fn line(event: &EventView, with_job: bool, colours: bool) -> String {
     let kind = format!("{:<KIND_WIDTH$}", event.kind);
     let kind = match event.kind.parse().ok().and_then(state::colour) {
         Some(colour) => terminal::paint(&kind, colour, colours),
-        None if event.kind == "task_ended" && !event.body["failure"].is_null() => {
+        None if event.kind == "task_ended" && is_failure(&event.body["failure"]) => {
             terminal::paint(&kind, Colour::Red, colours)
         }
         None => kind,
@@ -124,13 +124,24 @@ fn line(event: &EventView, with_job: bool, colours: bool) -> String {
     text.trim_end().to_owned()
 }
 
+/// What somebody asked for is none.
+fn is_failure(failure: &Value) -> bool {
+    !failure.is_null() && !matches!(failure["code"].as_str(), Some("suspended" | "stopped_by_user"))
+}
+
 /// What an event says to people.
 fn words(event: &EventView) -> String {
     let body = &event.body;
     let text = match (event.kind.as_str(), event.kind.parse()) {
         ("submitted", _) => body["name"].as_str().map(|name| format!("as {name}")),
         ("renamed", _) => body["to"].as_str().map(|name| format!("to {name}")),
+        ("handed_over", _) => body["on"].as_str().map(|on| format!("to {on}")),
+        ("accepted", _) => Some(body["id"].as_str().map_or_else(String::new, |id| format!("as {id}"))),
         ("task_ended", _) => Some(task_ended(body)),
+        ("task_starting", _) => {
+            Some(format!("task{} alone, on {}", body["rank"], body["node"].as_str().unwrap_or("?")))
+        }
+        ("task_stopping" | "task_running", _) => Some(format!("task{}", body["rank"])),
         ("outputs", _) => outputs(body),
         ("logs_removed" | "outputs_removed", _) => {
             body["bytes"].as_u64().map(|bytes| format!("{}, to make room", format_bytes(bytes)))
@@ -234,6 +245,9 @@ mod tests {
             event("queued", 1, json!({"from": "stopping", "reason": failure, "failed_rank": null})),
             event("failed", 2, json!({"from": "stopping", "reason": failure, "failed_rank": 1})),
             event("succeeded", 2, json!({"from": "running", "reason": null, "failed_rank": null})),
+            event("task_stopping", 2, json!({"rank": 1, "node": "node_a"})),
+            event("task_starting", 3, json!({"rank": 1, "node": "node_a"})),
+            event("task_running", 3, json!({"rank": 1, "node": "node_a"})),
             event("teleported", 2, json!({"to": "the\nmoon"})),
         ];
         let lines: Vec<String> = events.iter().map(|event| line(event, false, false)).collect();
@@ -250,6 +264,9 @@ mod tests {
         1970-01-01T00:00:00.000Z   1         queued           once more: exited with code 3
         1970-01-01T00:00:00.000Z   2         failed           task1 exited with code 3
         1970-01-01T00:00:00.000Z   2         succeeded
+        1970-01-01T00:00:00.000Z   2         task_stopping    task1
+        1970-01-01T00:00:00.000Z   3         task_starting    task1 alone, on node_a
+        1970-01-01T00:00:00.000Z   3         task_running     task1
         1970-01-01T00:00:00.000Z   2         teleported       {"to":"the\nmoon"}
         "#);
     }

@@ -1,5 +1,7 @@
 //! `muster nodes`: the machines and who uses them.
 
+mod cluster;
+
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -23,6 +25,7 @@ Examples:
   muster nodes
   muster nodes --wide
   muster nodes --json | jq '.[].devices'
+  muster nodes --clusters
   muster nodes drain gpu1
   muster nodes undrain gpu1"
 )]
@@ -32,6 +35,9 @@ pub(crate) struct Args {
     /// Show also how busy the machines and their devices are
     #[arg(long, short, conflicts_with = "json")]
     wide: bool,
+    /// Show only the machines of other schedulers, as Slurm's or Kubernetes'; with --json these
+    #[arg(long, conflicts_with = "wide")]
+    clusters: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -92,10 +98,14 @@ async fn set_drained(args: &DrainArgs, drained: bool) -> Result<ExitCode, Error>
 
 async fn list(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
+    if args.clusters {
+        return clusters(&session, args.json).await;
+    }
     let nodes = session.call(async |client| client.nodes().await).await?.items;
     if args.json {
         terminal::say_json(&nodes)?;
     } else {
+        let clusters = session.call(async |client| client.clusters().await).await?.items;
         let mut tables = vec![table(&nodes)];
         if args.wide {
             tables.push(machines(&nodes));
@@ -106,6 +116,23 @@ async fn list(args: &Args) -> Result<ExitCode, Error> {
         if let Some(first) = texts.first_mut() {
             first.push_str(&reasons(&nodes, colours));
         }
+        texts.extend(cluster::text(&clusters, width, colours));
+        terminal::to_stdout(texts.join("\n").as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What other schedulers have, and nothing else.
+async fn clusters(session: &Session, json: bool) -> Result<ExitCode, Error> {
+    let clusters = session.call(async |client| client.clusters().await).await?.items;
+    if json {
+        terminal::say_json(&clusters)?;
+    } else if clusters.is_empty() {
+        terminal::note(
+            "this server knows no other schedulers; a [slurm] or [k8s] section in config.toml names one",
+        );
+    } else {
+        let texts = cluster::text(&clusters, terminal::width(), terminal::stdout_has_colours());
         terminal::to_stdout(texts.join("\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -7,7 +7,6 @@ use clap::Args as ClapArgs;
 use super::{Jobs, state};
 use crate::error::Error;
 use crate::session::Session;
-use crate::terminal;
 
 /// Bring jobs back that were paused
 #[derive(Debug, ClapArgs)]
@@ -31,12 +30,5 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     for job in &args.jobs.jobs {
         jobs.push(session.call(async |client| client.resume_job(job).await).await?);
     }
-    if args.json {
-        terminal::say_json(&jobs)?;
-    } else {
-        for job in &jobs {
-            terminal::say(&format!("{} {}", job.id, state::words(job)))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    state::say(&jobs, args.json)
 }

@@ -91,7 +91,7 @@ pub(super) struct How {
 /// Makes a job of flags on top of a file, with the code as it is here.
 pub(super) async fn from_file(flags: &Flags, file: Option<&Path>, how: How) -> Result<ExitCode, Error> {
     let here = Here::now()?;
-    let request = spec::assemble(flags, Base::read(file, &here)?, &here)?;
+    let request = spec::assemble(flags, Base::read(file, flags, &here)?, &here)?;
     if how.dry_run {
         return preview(flags, &request, how.json).await;
     }

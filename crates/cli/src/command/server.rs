@@ -85,6 +85,9 @@ struct RunArgs {
     /// Also listen on this address: HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Take the token that people show from this file, such as a mounted Secret; a missing file: its own, in DIR/token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
@@ -98,11 +101,12 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
             Ok(ExitCode::SUCCESS)
         }
         Action::Run(args) => {
-            let home = match args.home {
-                Some(home) => home,
+            let home = match &args.home {
+                Some(home) => home.clone(),
                 None => Home::from_environment()?.folder().to_owned(),
             };
-            Ok((hooks.server_run)(ServerOptions { home, daemon: args.daemon, listen: args.listen }))
+            let RunArgs { daemon, listen, token_file, .. } = args;
+            Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file }))
         }
     }
 }

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use muster_api::model::bundle::Source;
 use muster_api::model::quantity::{format_bytes, format_duration};
-use muster_api::model::spec::{DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, Kind, OnFailure};
+use muster_api::model::spec::{DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, Kind, OnFailure, Target, Volume};
 use muster_api::model::task::TaskPhase;
-use muster_api::model::{CommandOn, Framework, Reason, Timestamp};
-use muster_api::view::{AttemptView, JobDetail, LaunchView, TaskView};
+use muster_api::model::{CommandOn, Framework, State, Timestamp};
+use muster_api::view::{AllocationView, AttemptView, JobDetail, LaunchView, TaskView};
+use serde_json::Value;
 
 use super::{OneJob, state};
 use crate::duration::{age, between, shown};
@@ -72,6 +73,7 @@ async fn diff(session: &Session, selector: &str) -> Result<ExitCode, Error> {
 fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     let mut lines = life(job, now, colours);
     lines.extend(request(&job.spec));
+    lines.extend(job.allocation.as_ref().map(|one| ("allocation", allocation(one))));
     lines.extend(job.launch.as_ref().map(|launch| started(&job.spec, launch)).unwrap_or_default());
     lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
     lines.extend(job.attempts.last().and_then(collected).map(|text| ("collected", text)));
@@ -81,7 +83,8 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
         text.push_str(&format!("{:<12}{}\n", format!("{name}:"), value.replace('\n', "\n            ")));
     }
     if let Some(last) = job.attempts.last() {
-        text.push_str(&format!("\n{}", tasks(last, now).render(terminal::width(), colours)));
+        let hosts = job.allocation.as_ref().map_or(&[][..], |allocation| &allocation.hosts);
+        text.push_str(&format!("\n{}", tasks(last, hosts, now).render(terminal::width(), colours)));
         for (title, table) in usage::tables(last) {
             text.push_str(&format!("\n{title}:\n{}", table.render(terminal::width(), colours)));
         }
@@ -109,13 +112,19 @@ fn life(job: &JobDetail, now: Timestamp, colours: bool) -> Lines {
     let summary = &job.summary;
     let mut state = state::words(summary);
     if let Some(rank) = job.failed_rank {
-        state.push_str(&format!(" (task{rank})"));
+        // One that goes on without it does not say why in its state.
+        let why = summary.message.as_ref().filter(|_| summary.state == State::Running);
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        state.push_str(&format!(" (task{rank}{why})"));
     }
     if let Some(colour) = state::colour(summary.state) {
         state = terminal::paint(&state, colour, colours);
     }
     let mut lines = vec![("job", summary.id.to_string()), ("name", summary.name.clone()), ("state", state)];
-    if let Some(hint) = summary.reason.as_ref().and_then(Reason::hint) {
+    let one = job.failed_rank.filter(|_| summary.kind == Kind::Machine && summary.state == State::Running);
+    if let Some(rank) = one {
+        lines.push(("hint", format!("`muster machine start task{rank}.{}` starts it anew", summary.name)));
+    } else if let Some(hint) = summary.reason.as_ref().and_then(|reason| reason.hint(summary.attempt)) {
         lines.push(("hint", hint.to_owned()));
     }
     if let Some(code) = summary.exit_code {
@@ -171,9 +180,28 @@ fn request(spec: &JobSpec) -> Lines {
     let endpoints: Vec<String> =
         spec.endpoints.iter().map(|it| format!("{} on port {}", it.name, it.port)).collect();
     add("endpoints", (!endpoints.is_empty()).then(|| endpoints.join("\n")));
-    let volumes: Vec<String> = spec.volumes.iter().map(|it| format!("{} at {}", it.name, it.path)).collect();
+    let volume = |it: &Volume| {
+        let only = if it.read_only { ", read only" } else { "" };
+        format!("{} at {}{only}", it.name, it.path)
+    };
+    let volumes: Vec<String> = spec.volumes.iter().map(volume).collect();
     add("volumes", (!volumes.is_empty()).then(|| volumes.join("\n")));
+    add("k8s", kubernetes(spec));
     lines
+}
+
+/// What it wants of Kubernetes alone, a line for each field.
+fn kubernetes(spec: &JobSpec) -> Option<String> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(spec.k8s.as_ref()?) else { return None };
+    let field = |(name, value): (String, Value)| match value {
+        Value::String(text) => format!("{name}={text}"),
+        other => format!("{name}={other}"),
+    };
+    let mut lines: Vec<String> = fields.into_iter().map(field).collect();
+    if !matches!(spec.on, Target::Kubernetes(_)) {
+        lines.push(format!("(not looked at on {})", spec.on));
+    }
+    Some(lines.join("\n"))
 }
 
 /// How its tasks are started, unless that is the command as it stands.
@@ -213,14 +241,24 @@ fn commit(source: &Source) -> String {
     text
 }
 
-fn tasks(attempt: &AttemptView, now: Timestamp) -> Table {
+/// `4711 on n1, n2`.
+fn allocation(allocation: &AllocationView) -> String {
+    let id = allocation.id.as_deref().unwrap_or("not known yet");
+    match allocation.hosts.as_slice() {
+        [] => id.to_owned(),
+        hosts => format!("{id} on {}", hosts.join(", ")),
+    }
+}
+
+/// A gang that another scheduler placed is on its machines; what they are called here says nothing.
+fn tasks(attempt: &AttemptView, hosts: &[String], now: Timestamp) -> Table {
     let mut table = Table::new(&["TASK", "NODE", "DEVICES", "ADDRESS", "STATE", "DURATION"]);
     for task in &attempt.tasks {
         let devices: Vec<String> = task.devices.iter().map(ToString::to_string).collect();
         let duration = task.started_at.map(|at| shown(between(at, task.ended_at.unwrap_or(now))));
         table.row(vec![
             format!("task{}", task.rank).into(),
-            task.node.as_str().into(),
+            hosts.get(task.rank as usize).map_or(task.node.as_str(), String::as_str).into(),
             if devices.is_empty() { "-".into() } else { devices.join(",").into() },
             task.address.as_ref().map_or_else(|| "-".into(), |address| address.ip.to_string()).into(),
             task_state(task).into(),
@@ -267,7 +305,7 @@ mod tests {
     use super::*;
 
     fn job() -> JobDetail {
-        let task = |rank: u32, failure: serde_json::Value, message: &str| {
+        let task = |rank: u32, failure: Value, message: &str| {
             json!({"rank": rank, "node": "node_local", "devices": [rank], "phase": "ended", "address": null,
                 "failure": failure, "message": message, "started_at": "1970-01-01T00:00:01Z",
                 "ended_at": "1970-01-01T00:00:06Z"})
@@ -281,6 +319,7 @@ mod tests {
         let spec = JobSpec::from_value(json!({
             "nodes": 2, "resources": {"gpus": "H100:1", "memory": "16GB"}, "command": ["python", "train.py"],
             "setup": "pip install -r requirements.txt\nmake", "env": {"A": "1"}, "retries": 1, "workdir": "/work",
+            "k8s": {"queue": "team-a", "user": 1000}, "volumes": [{"name": "data", "path": "/data", "read_only": true}],
         }))
         .unwrap();
         serde_json::from_value(json!({
@@ -318,6 +357,10 @@ mod tests {
         workdir:    /work
         env:        A=1
         retries:    1
+        volumes:    data at /data, read only
+        k8s:        queue=team-a
+                    user=1000
+                    (not looked at on local)
         commit:     4f2a81c0 on main, with changes: see --diff
 
         TASK    NODE         DEVICES   ADDRESS   STATE                    DURATION

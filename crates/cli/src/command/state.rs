@@ -1,10 +1,13 @@
 //! How a job's state looks, the same in every command.
 
+use std::process::ExitCode;
+
 use muster_api::model::State;
 use muster_api::view::JobSummary;
 
 use crate::duration::{between, shown};
-use crate::terminal::Colour;
+use crate::error::Error;
+use crate::terminal::{self, Colour};
 
 pub(crate) fn colour(state: State) -> Option<Colour> {
     match state {
@@ -23,6 +26,18 @@ pub(crate) fn words(job: &JobSummary) -> String {
         (State::Failed, Some(message)) => format!("failed: {message}"),
         _ => job.state.to_string(),
     }
+}
+
+/// What a command that changed jobs says at its end: each of them on a line, or all of them as JSON.
+pub(crate) fn say(jobs: &[JobSummary], json: bool) -> Result<ExitCode, Error> {
+    if json {
+        terminal::say_json(&jobs)?;
+    } else {
+        for job in jobs {
+            terminal::say(&format!("{} {}", job.id, words(job)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// How long it has run, or ran; empty before it does, and while it does not.

@@ -13,7 +13,6 @@ use crate::duration;
 use crate::error::Error;
 use crate::follow::wait_for_end;
 use crate::session::Session;
-use crate::terminal;
 
 /// Stop jobs
 #[derive(Debug, ClapArgs)]
@@ -58,14 +57,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             }
         }
     }
-    if args.json {
-        terminal::say_json(&stopped)?;
-    } else {
-        for job in &stopped {
-            terminal::say(&format!("{} {}", job.id, state::words(job)))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    state::say(&stopped, args.json)
 }
 
 /// Asks a job to stop; one that is over already is returned as it is.

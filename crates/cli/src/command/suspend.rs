@@ -9,7 +9,6 @@ use super::{Jobs, state};
 use crate::error::Error;
 use crate::machine::until;
 use crate::session::Session;
-use crate::terminal;
 
 /// Pause jobs: their tasks end, and nothing is held for them
 #[derive(Debug, ClapArgs)]
@@ -42,12 +41,5 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             *job = until(&session, job.id.as_str(), |state| state == State::Suspended).await?;
         }
     }
-    if args.json {
-        terminal::say_json(&jobs)?;
-    } else {
-        for job in &jobs {
-            terminal::say(&format!("{} {}", job.id, state::words(job)))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    state::say(&jobs, args.json)
 }

@@ -3,9 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::model::Timestamp;
 use muster_api::view::Why;
 
 use super::OneJob;
+use crate::duration::age;
 use crate::error::Error;
 use crate::session::Session;
 use crate::terminal::{self, Colour};
@@ -32,15 +34,20 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&why)?;
     } else {
-        terminal::to_stdout(text(&why, terminal::stdout_has_colours()).as_bytes())?;
+        terminal::to_stdout(text(&why, Timestamp::now(), terminal::stdout_has_colours()).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(why: &Why, colours: bool) -> String {
+fn text(why: &Why, now: Timestamp, colours: bool) -> String {
     let mut text = format!("{}\n", why.summary);
+    let expected = why.starts_at.map(|at| match at > now {
+        true => format!("in {} ({at:.0})", age(now, at)),
+        false => format!("any moment ({at:.0})"),
+    });
     let rows = [
         ("constraint:", why.constraint.as_deref()),
+        ("expected:", expected.as_deref()),
         ("hint:", why.help.as_deref()),
         ("code:", Some(&*why.code)),
     ];
@@ -63,10 +70,12 @@ mod tests {
             summary: "waits for 8 devices on one node".into(),
             constraint: Some("8 devices asked for, node_local has 2".into()),
             help: Some("ask for --gpus 2".into()),
+            starts_at: Some("2026-11-15T10:30:00Z".parse().unwrap()),
         };
-        insta::assert_snapshot!(text(&why, false), @r"
+        insta::assert_snapshot!(text(&why, "2026-11-15T10:00:00Z".parse().unwrap(), false), @r"
         waits for 8 devices on one node
           constraint: 8 devices asked for, node_local has 2
+          expected: in 30m (2026-11-15T10:30:00Z)
           hint: ask for --gpus 2
           code: no_capacity
         ");

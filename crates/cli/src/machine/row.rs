@@ -6,7 +6,7 @@ use muster_api::model::{JobId, NodeId, State, Timestamp};
 use muster_api::view::{JobDetail, JobSummary, NodeView};
 use serde::Serialize;
 
-use super::Named;
+use super::{Member, kept};
 use crate::error::Error;
 use crate::session::Session;
 
@@ -53,13 +53,15 @@ pub(crate) async fn rows(session: &Session, groups: &[JobSummary]) -> Result<Vec
     Ok(all)
 }
 
+/// Those that were given back for good are not there any more.
 fn of_group(job: &JobDetail, nodes: &[NodeView]) -> Vec<Row> {
-    (0..job.summary.nodes).map(|rank| of_task(job, rank, nodes)).collect()
+    kept(job).into_iter().map(|rank| of_task(job, rank, nodes)).collect()
 }
 
 fn of_task(job: &JobDetail, rank: u32, nodes: &[NodeView]) -> Row {
     let summary = &job.summary;
-    let holds = State::HOLDS_RESOURCES.contains(&summary.state);
+    let Member { name, state, message } = Member::of(job, rank);
+    let holds = State::HOLDS_RESOURCES.contains(&state);
     let attempt = job.attempts.last().filter(|_| holds);
     let task = attempt.and_then(|attempt| attempt.tasks.iter().find(|task| task.rank == rank));
     let node = task.and_then(|task| nodes.iter().find(|node| node.id == task.node));
@@ -70,12 +72,12 @@ fn of_task(job: &JobDetail, rank: u32, nodes: &[NodeView]) -> Row {
         }
     }
     Row {
-        name: Named { group: summary.name.clone(), rank: Some(rank) }.to_string(),
+        name,
         group: summary.name.clone(),
         rank,
         job: summary.id.clone(),
-        state: summary.state,
-        message: summary.message.clone(),
+        state,
+        message: message.or_else(|| summary.message.clone().filter(|_| state == summary.state)),
         on: summary.on.clone(),
         owner: summary.owner.clone(),
         node: task.map(|task| task.node.clone()),

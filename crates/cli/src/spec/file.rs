@@ -16,17 +16,15 @@ const MAX_FILE: u64 = 1 << 20;
 /// The parser takes time with the square of the depth before it refuses it: minutes for a file of this size.
 const MAX_DEPTH: usize = 1000;
 
-/// The fields of a file, and the folder that paths in it are relative to.
-pub(super) fn read(path: &Path, here: &Here) -> Result<(Map<String, Value>, PathBuf), Error> {
-    let (text, folder) = if path == Path::new("-") {
-        (text(io::stdin().lock(), path)?, here.directory.clone())
-    } else {
-        let place = here.directory.join(path);
-        let file = open(&place).map_err(|error| unreadable(path, &error))?;
-        let folder = place.parent().map_or_else(|| here.directory.clone(), Path::to_owned);
-        (text(file, path)?, folder)
-    };
-    Ok((fields(&text, path)?, folder))
+/// The text of a file, and the folder that paths in it are relative to.
+pub(super) fn read(path: &Path, here: &Here) -> Result<(String, PathBuf), Error> {
+    if path == Path::new("-") {
+        return Ok((text(io::stdin().lock(), path)?, here.directory.clone()));
+    }
+    let place = here.directory.join(path);
+    let file = open(&place).map_err(|error| unreadable(path, &error))?;
+    let folder = place.parent().map_or_else(|| here.directory.clone(), Path::to_owned);
+    Ok((text(file, path)?, folder))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {
@@ -83,7 +81,8 @@ fn text(input: impl Read, path: &Path) -> Result<String, Error> {
     })
 }
 
-fn fields(text: &str, path: &Path) -> Result<Map<String, Value>, Error> {
+/// The fields of a job in YAML.
+pub(super) fn fields(text: &str, path: &Path) -> Result<Map<String, Value>, Error> {
     if depth(text) > MAX_DEPTH {
         let message = format!("{}: more than {MAX_DEPTH} brackets within each other", path.display());
         return Err(Error::new(Code::JobFileInvalid, message));

@@ -58,7 +58,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "NAME", help_heading = "Launch")]
     pub framework: Option<String>,
     /// Platforms whose variables and files the tasks find (found like the framework if absent): dlws, dlc, modelarts,
-    /// or none
+    /// slurm, or none
     #[arg(long, value_name = "NAME,...", help_heading = "Launch")]
     pub faces: Option<String>,
     /// Processes of each task under a framework (as many as it has accelerators, or one, if absent)
@@ -70,7 +70,7 @@ pub(crate) struct Flags {
     /// Let the tasks reach each other by ssh, as worker-0, worker-1 (found from the command and the code if absent)
     #[arg(long, help_heading = "Launch")]
     pub peers: bool,
-    /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s/CONTEXT
+    /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s, k8s/CONTEXT
     #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
     pub on: Option<String>,
     /// A whole node for each task, with all its devices
@@ -151,7 +151,10 @@ impl Flags {
         if !env.is_empty() {
             super::set(fields, &["env"], Value::Object(env));
         }
-        if let Some(command) = self.command_field(here)? {
+        if fields.contains_key("batch") && !self.command.is_empty() {
+            let words = self.words()?;
+            super::script::set_arguments(fields, &words);
+        } else if let Some(command) = self.command_field(here)? {
             super::set(fields, &["command"], command);
         }
         Ok(errors)
@@ -191,23 +194,23 @@ impl Flags {
         env
     }
 
+    /// The words of the command, as texts.
+    fn words(&self) -> Result<Vec<&str>, Error> {
+        let text = |(i, word): (usize, &OsString)| match word.to_str() {
+            Some(_) => Ok(self.command[i].to_str().unwrap_or_default()),
+            None => {
+                let shown = word.to_string_lossy();
+                let message = format!("word {} of the command, `{shown}`, is not valid UTF-8", i + 1);
+                Err(Error::new(Code::CommandNotUtf8, message))
+            }
+        };
+        self.command.iter().enumerate().map(text).collect()
+    }
+
     /// The words as they are; a single word with spaces in it is what people mean for the shell, unless there is such
     /// a program.
     fn command_field(&self, here: &Here) -> Result<Option<Value>, Error> {
-        let mut words = Vec::new();
-        for (i, word) in self.command.iter().enumerate() {
-            let text = word.to_str().ok_or_else(|| {
-                Error::new(
-                    Code::CommandNotUtf8,
-                    format!(
-                        "word {} of the command, `{}`, is not valid UTF-8",
-                        i + 1,
-                        word.to_string_lossy()
-                    ),
-                )
-            })?;
-            words.push(text);
-        }
+        let words = self.words()?;
         Ok(match words.as_slice() {
             [] => None,
             [line] if line.contains(char::is_whitespace) && !here.directory.join(line).is_file() => {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use muster_api::model::spec::{Command, FieldCode, FieldError, JobSpec, Target};
+use muster_api::model::spec::{Batch, Command, FieldCode, FieldError, JobSpec, Target};
 use muster_api::model::{CommandOn, Face, Framework};
 use muster_api::view::LaunchView;
 use muster_launch::contract::{Reader, reader};
@@ -19,7 +19,7 @@ use super::{Here, Request};
 /// How much of a script is read: imports are at its beginning.
 const MOST_TEXT: u64 = 256 << 10;
 /// Programs have a zero in their first bytes, and texts have none.
-const HEAD: usize = 512;
+const HEAD: u64 = 512;
 
 /// A code directory on this machine. What cannot be read is not there.
 pub(crate) struct Folder<'a>(pub &'a Path);
@@ -31,10 +31,16 @@ impl Code for Folder<'_> {
         if !place.metadata().ok()?.is_file() {
             return None;
         }
-        let mut bytes = Vec::new();
-        File::open(place).ok()?.take(MOST_TEXT).read_to_end(&mut bytes).ok()?;
-        let is_text = !bytes.iter().take(HEAD).any(|byte| *byte == 0);
-        is_text.then(|| String::from_utf8_lossy(&bytes).into_owned())
+        let mut file = File::open(place).ok()?.take(HEAD);
+        let mut bytes = Vec::with_capacity(HEAD as usize);
+        file.read_to_end(&mut bytes).ok()?;
+        // Of a program, which may be large, nothing more is read.
+        if bytes.contains(&0) {
+            return None;
+        }
+        file.set_limit(MOST_TEXT - HEAD);
+        file.read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -47,12 +53,22 @@ pub(crate) struct Reasons {
     peers: Option<String>,
     /// What was left undecided, because nothing depends on it.
     undecided: Option<String>,
+    /// What of a script has no effect.
+    notes: Vec<String>,
 }
 
 impl Reasons {
+    pub(super) fn noted(notes: Vec<String>) -> Self {
+        Self { notes, ..Self::default() }
+    }
+
     /// What is said about how a job is started, line by line; nothing about one that is started as it stands.
     pub fn lines(&self, spec: &JobSpec, launch: Option<&LaunchView>) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = self.notes.clone();
+        if let Some(batch) = &spec.batch {
+            lines.push(script_line(spec, batch));
+            return lines;
+        }
         if let Some(undecided) = &self.undecided {
             lines.push(format!("plain: {undecided}; with one process it makes no difference"));
         }
@@ -77,6 +93,16 @@ impl Reasons {
         let framework = self.framework.iter().map(|found| json!({"what": found.what, "why": found.why}));
         let faces = self.faces.iter().map(|found| json!({"what": found.what, "why": found.why}));
         framework.chain(faces).collect()
+    }
+}
+
+/// `batch script on the first of 2 nodes; srun starts 8 processes on them`.
+fn script_line(spec: &JobSpec, batch: &Batch) -> String {
+    let tasks = batch.tasks(spec.nodes);
+    let processes = if tasks == 1 { "1 process".to_owned() } else { format!("{tasks} processes") };
+    match spec.nodes {
+        1 => format!("batch script on 1 node; srun starts {processes} there"),
+        nodes => format!("batch script on the first of {nodes} nodes; srun starts {processes} on them"),
     }
 }
 
@@ -106,6 +132,10 @@ pub(crate) fn command(spec: &JobSpec, launch: &LaunchView) -> String {
 
 /// Fills in what the job does not say and its command and code do.
 pub(super) fn fill(request: &mut Request, here: &Here) -> Result<(), FieldError> {
+    if request.spec.batch.is_some() {
+        // It starts what it has to start by itself.
+        return Ok(());
+    }
     let folder = request.workdir.as_ref().map(|workdir| workdir.path.clone());
     if let Some(command) = folder.as_deref().and_then(|folder| interpreted(&request.spec, folder, here)) {
         request.set("command", json!(command));

@@ -39,7 +39,7 @@ impl Scene {
 
     fn assemble(&self, words: &[&str]) -> Result<Request, Error> {
         let line = line(words);
-        assemble(&line.flags, Base::read(line.file.as_deref(), &self.here)?, &self.here)
+        assemble(&line.flags, Base::read(line.file.as_deref(), &line.flags, &self.here)?, &self.here)
     }
 
     /// The fields that are sent, without the directory, which is another one each time.
@@ -166,7 +166,7 @@ fn words_that_are_not_utf8_are_refused_by_name() {
     let mut given = line(&["echo"]).flags;
     given.command.push(OsString::from_vec(b"caf\xe9".to_vec()));
     let here = Scene::new().here;
-    let error = assemble(&given, Base::read(None, &here).unwrap(), &here).unwrap_err().to_string();
+    let error = assemble(&given, Base::nothing(&here), &here).unwrap_err().to_string();
     assert_eq!(error, "word 2 of the command, `caf\u{fffd}`, is not valid UTF-8");
 }
 

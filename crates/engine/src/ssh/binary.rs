@@ -11,7 +11,7 @@ const PREFIX: &str = "muster-";
 
 /// The binary that agents run.
 #[derive(Debug, Clone)]
-pub(super) struct Binary {
+pub(crate) struct Binary {
     /// Of the content of all files: machines of every kind have the same build under the same name.
     hash: String,
     exe: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Binary {
 impl Binary {
     /// Reads the files once. A file that changes later is not sent under the old name: its length is checked, and a server
     /// that is replaced by a newer one looks again.
-    pub(super) fn read(exe: &Path, others: &Path) -> io::Result<Self> {
+    pub(crate) fn read(exe: &Path, others: &Path) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(File::open(exe)?)?;
         for other in found(others) {
@@ -32,12 +32,12 @@ impl Binary {
         Ok(Self { hash, exe: exe.to_owned(), others: others.to_owned() })
     }
 
-    pub(super) fn hash(&self) -> &str {
+    pub(crate) fn hash(&self) -> &str {
         &self.hash
     }
 
     /// The file for a machine, by what its `uname` says.
-    pub(super) fn suiting(&self, destination: &str, system: &str, machine: &str) -> Result<PathBuf, Error> {
+    pub(crate) fn suiting(&self, destination: &str, system: &str, machine: &str) -> Result<PathBuf, Error> {
         let architecture = architecture(machine);
         if system != "Linux" {
             return Err(Error::terminal(format!("{destination} runs {system}, and agents need Linux")));
@@ -56,7 +56,7 @@ impl Binary {
         )))
     }
 
-    pub(super) fn agent(&self) -> AgentBinary {
+    pub(crate) fn agent(&self) -> AgentBinary {
         AgentBinary { path: format!("bin/{PREFIX}{}", self.hash), build: self.hash.clone() }
     }
 }

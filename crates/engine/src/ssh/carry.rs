@@ -23,11 +23,11 @@ use muster_model::NodeId;
 use crate::local::{is_agent_running, stop_agent, write_private};
 
 /// What stands before every word of ours on the login's output: a shell's start-up files may say something, too.
-pub(super) const MARK: &str = "muster-carry: ";
-pub(super) const ASKS: &str = "asks";
-pub(super) const READY: &str = "ready";
-pub(super) const FAILED: &str = "failed";
-pub(super) const GONE: &str = "gone";
+pub(crate) const MARK: &str = "muster-carry: ";
+pub(crate) const ASKS: &str = "asks";
+pub(crate) const READY: &str = "ready";
+pub(crate) const FAILED: &str = "failed";
+pub(crate) const GONE: &str = "gone";
 
 /// How long an agent may take to listen: it reads its records first, from a disk that may be slow.
 const AGENT_DEADLINE: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ const TOKEN_LENGTH: usize = 4096;
 
 /// What is to be done on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Job {
+pub(crate) enum Job {
     /// Start the agent with the token that comes first, and carry its control connection.
     Control,
     /// Carry its bulk connection.
@@ -63,17 +63,17 @@ impl Job {
 
 /// The words after `muster carry DIR`. None of them is secret, and none needs quotes.
 #[derive(Debug, Clone)]
-pub(super) struct Words {
-    pub(super) node: NodeId,
+pub(crate) struct Words {
+    pub(crate) node: NodeId,
     /// Which server this is: a machine may serve several.
-    pub(super) server: String,
-    pub(super) job: Job,
+    pub(crate) server: String,
+    pub(crate) job: Job,
     /// Where peers reach the machine, if that was said.
-    pub(super) address: Option<IpAddr>,
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Words {
-    pub(super) fn to_line(&self) -> String {
+    pub(crate) fn to_line(&self) -> String {
         let address = self.address.map(|address| format!(" --address {address}")).unwrap_or_default();
         let (node, server, job) = (&self.node, &self.server, self.job.as_str());
         format!("--node {node} --server {server} --channel {job}{address}")
@@ -103,7 +103,7 @@ impl Words {
     }
 
     /// It needs no quotes either.
-    pub(super) fn dir_name(&self) -> String {
+    pub(crate) fn dir_name(&self) -> String {
         let node = self.node.as_str().strip_prefix(NodeId::PREFIX).unwrap_or_default();
         format!("node-{}.{node}", self.server)
     }
@@ -141,7 +141,8 @@ pub fn run(words: &[OsString]) -> ExitCode {
     }
 }
 
-fn say(word: &str) -> io::Result<()> {
+/// Says a word of ours on the login's output.
+pub(crate) fn say(word: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     // The shell's start-up files may have left a line unfinished.
     stdout.write_all(format!("\n{MARK}{word}\n").as_bytes())?;
@@ -284,19 +285,26 @@ fn call(dir: &Path, words: &Words, may_start: bool) -> io::Result<UnixStream> {
     let socket = format!("{}.sock", words.job.as_str());
     let deadline = Instant::now() + AGENT_DEADLINE;
     let mut started: Option<Child> = None;
+    let mut manager = lasting_manager();
     loop {
         let error = match UnixStream::connect(&socket) {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
         if may_start && started.is_none() && !is_agent_running(dir)? {
-            started = Some(start(dir, words)?);
+            // A manager that cannot be asked, does not answer or refuses is done without.
+            started = match start(dir, words, manager.as_deref()) {
+                Err(_) if manager.take().is_some() => None,
+                child => Some(child?),
+            };
         }
         if let Some(child) = &mut started
             && let Some(status) = child.try_wait()?
         {
             // It may have lost the race against another, which then listens.
-            if !is_agent_running(dir)? {
+            let is_running = is_agent_running(dir)?;
+            let is_refused = !is_running && manager.take().is_some();
+            if !is_running && !is_refused {
                 return Err(io::Error::other(format!(
                     "the agent ended at once, {status}: {}",
                     last_words(dir)
@@ -314,11 +322,35 @@ fn call(dir: &Path, words: &Words, may_start: bool) -> io::Result<UnixStream> {
     }
 }
 
-/// Starts the agent as this same binary. It has nothing of the login's: no streams, no session, no variables.
-fn start(dir: &Path, words: &Words) -> io::Result<Child> {
+/// The runtime directory of the account's own systemd, if that lasts longer than logins. Where a machine ends what a login
+/// leaves behind (`KillUserProcesses`), only what this manager has is spared.
+fn lasting_manager() -> Option<PathBuf> {
+    let account =
+        env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|name| !name.contains('/'))?;
+    let runtime = PathBuf::from(format!("/run/user/{}", rustix::process::getuid().as_raw()));
+    let lingers = Path::new("/var/lib/systemd/linger").join(account).exists();
+    (lingers && runtime.join("systemd/private").exists()).then_some(runtime)
+}
+
+/// Starts the agent as this same binary. It has nothing of the login's: no streams, no session, no variables; and with a
+/// manager that lasts, not its place among the machine's processes either.
+fn start(dir: &Path, words: &Words, manager: Option<&Path>) -> io::Result<Child> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join("agent.log"));
-    let mut command = Command::new(env::current_exe()?);
-    command.arg0("muster").args(["agent", "--carried"]).arg(dir).arg("--node").arg(words.node.as_str());
+    let exe = env::current_exe()?;
+    let mut command = match manager {
+        Some(runtime) => {
+            // It becomes the agent when it has moved itself, so this is the agent's process from the beginning.
+            let mut command = Command::new("systemd-run");
+            command.args(["--user", "--scope", "--quiet", "--property=Delegate=yes", "--"]).arg(exe);
+            command.env("XDG_RUNTIME_DIR", runtime);
+            command
+        }
+        None => Command::new(exe),
+    };
+    if manager.is_none() {
+        command.arg0("muster");
+    }
+    command.args(["agent", "--carried"]).arg(dir).arg("--node").arg(words.node.as_str());
     let of_login = |name: &OsString| {
         let name = name.to_string_lossy();
         name.starts_with("SSH_") || name.starts_with("XDG_SESSION") || name == "DISPLAY"

@@ -12,24 +12,24 @@ use super::carry::{MARK, Words};
 use crate::{Error, Machine};
 
 /// What our word on the line means when it is not the binary that speaks.
-pub(super) const ABSENT: &str = "absent";
-pub(super) const OTHER: &str = "other";
-pub(super) const SENT: &str = "sent";
-pub(super) const UNSENT: &str = "unsent";
+pub(crate) const ABSENT: &str = "absent";
+pub(crate) const OTHER: &str = "other";
+pub(crate) const SENT: &str = "sent";
+pub(crate) const UNSENT: &str = "unsent";
 
 /// For how long the client waits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// Until the machine is reached.
-    pub(super) reach: Duration,
+    pub(crate) reach: Duration,
     /// Many bytes go over the login. On a slow way they are before the sign of life that the client asks for, so it is
     /// given longer; a machine that vanished is noticed by the other login.
-    pub(super) is_bulk: bool,
+    pub(crate) is_bulk: bool,
 }
 
 /// The client, ready to be started. It asks nobody anything and does nothing but what it is here for, whatever the user's
 /// configuration has for people who log in.
-pub(super) fn ssh(options: &Options, machine: &Machine, patience: Patience, line: &str) -> Command {
+pub(crate) fn ssh(options: &Options, machine: &Machine, patience: Patience, line: &str) -> Command {
     let mut command = Command::new(&options.program);
     let own = options.dir.join("known_hosts");
     let known_hosts = format!("UserKnownHostsFile={} ~/.ssh/known_hosts ~/.ssh/known_hosts2", quoted(&own));
@@ -74,7 +74,7 @@ pub(super) fn ssh(options: &Options, machine: &Machine, patience: Patience, line
 }
 
 /// What the client would only mutter about.
-pub(super) fn check(machine: &Machine) -> Result<(), Error> {
+pub(crate) fn check(machine: &Machine) -> Result<(), Error> {
     let Some(key) = &machine.key else { return Ok(()) };
     match std::fs::File::open(expanded(key)) {
         Ok(_) => Ok(()),
@@ -107,7 +107,7 @@ fn expanded(key: &Path) -> OsString {
 /// alone must be enough: so it is one line, and has no quotes, backslashes or exclamation marks within.
 ///
 /// The directory below `/var/tmp` is for homes that cannot be written to, and is used only if it is the user's own.
-pub(super) fn carry(hash: &str, words: &Words) -> String {
+pub(crate) fn carry(hash: &str, words: &Words) -> String {
     let (name, words) = (words.dir_name(), words.to_line());
     let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
     let run = format!(
@@ -118,7 +118,7 @@ pub(super) fn carry(hash: &str, words: &Words) -> String {
 }
 
 /// Like [`carry`], by any binary that is there.
-pub(super) fn carry_by_any(words: &Words) -> String {
+pub(crate) fn carry_by_any(words: &Words) -> String {
     let words = words.to_line();
     let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
     let any =
@@ -127,13 +127,13 @@ pub(super) fn carry_by_any(words: &Words) -> String {
 }
 
 /// The directories that hold a user's binaries and agents, the better one first.
-const OWN_PLACES: &str = "for d in \"$HOME/.muster\" \"/var/tmp/muster-$(id -u)\"";
+pub(crate) const OWN_PLACES: &str = "for d in \"$HOME/.muster\" \"/var/tmp/muster-$(id -u)\"";
 
 /// Takes the binary from the input: reads its length on a line, writes what comes then to a new file, and gives it its name only when it is whole, so that neither a broken connection nor
 /// two who send at once leave half of one. A place where files cannot be executed is none.
-pub(super) fn receive(hash: &str) -> String {
+pub(crate) fn receive(places: &str, hash: &str) -> String {
     let find = format!(
-        "read -r n || exit 1; {OWN_PLACES}; do test -h \"$d\" && continue; mkdir -m 700 \"$d\" 2>/dev/null; mkdir -m 700 \"$d/bin\" 2>/dev/null; \
+        "read -r n || exit 1; {places}; do test -h \"$d\" && continue; mkdir -m 700 \"$d\" 2>/dev/null; mkdir -m 700 \"$d/bin\" 2>/dev/null; \
          test -O \"$d/bin\" || continue; t=\"$d/bin/.new-$$\"; touch \"$t\" 2>/dev/null || continue; chmod 700 \"$t\"; \
          test -x \"$t\" || {{ rm -f \"$t\"; continue; }}"
     );
@@ -141,7 +141,8 @@ pub(super) fn receive(hash: &str) -> String {
         "cat > \"$t\"; if test \"$(wc -c < \"$t\")\" -eq \"$n\"; then mv -f \"$t\" \"$d/bin/muster-{hash}\" && \
          echo \"{MARK}{SENT}\" && exit 0; fi; rm -f \"$t\"; echo \"{MARK}{UNSENT} $d\"; exit 1"
     );
-    format!("exec sh -c '{find}; {write}; done; echo \"{MARK}{UNSENT} $HOME/.muster or /var/tmp\"; exit 1'")
+    let nowhere = if places == OWN_PLACES { "$HOME/.muster or /var/tmp" } else { "$d" };
+    format!("exec sh -c '{find}; {write}; done; echo \"{MARK}{UNSENT} {nowhere}\"; exit 1'")
 }
 
 #[cfg(test)]
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn any_shell_can_read_the_line() {
-        for line in [carry("abc", &words()), receive("abc"), carry_by_any(&words())] {
+        for line in [carry("abc", &words()), receive(OWN_PLACES, "abc"), carry_by_any(&words())] {
             let inner = line.strip_prefix("exec sh -c '").unwrap().strip_suffix('\'').unwrap();
             assert!(!inner.contains(['\'', '\\', '!', '\n', '`']), "{inner}");
         }
@@ -174,11 +175,11 @@ mod tests {
         };
         let absent = run(carry("abc", &words()), b"");
         assert!(absent.contains("muster-carry: absent Linux"), "{absent}");
-        let cut = run(receive("abc"), b"29\n#!/bin/sh");
+        let cut = run(receive(OWN_PLACES, "abc"), b"29\n#!/bin/sh");
         assert!(cut.contains("muster-carry: unsent"), "{cut}");
         let bin = home.path().join(".muster/bin");
         assert_eq!(std::fs::read_dir(&bin).unwrap().count(), 0);
-        let whole = run(receive("abc"), b"29\n#!/bin/sh\necho \"$@\" # script\n");
+        let whole = run(receive(OWN_PLACES, "abc"), b"29\n#!/bin/sh\necho \"$@\" # script\n");
         assert!(whole.contains("muster-carry: sent"), "{whole}");
         let ran = run(carry("abc", &words()), b"");
         assert!(ran.starts_with("carry ") && ran.contains("--node node_gpu.h1"), "{ran}");

@@ -32,7 +32,7 @@ impl Ended {
         let last = last_line(said);
         match explained {
             Some(known) => Error {
-                what: format!("{destination}: {} ({last})", (known.words)(machine)),
+                what: format!("{destination}: {} ({})", (known.words)(machine), line_with(said, known.text)),
                 class: known.class,
                 source: None,
             },
@@ -173,6 +173,14 @@ fn retryable(what: String) -> Error {
     Error { what, class: Class::Retryable, source: None }
 }
 
+/// The line that has these words: behind a jump host it is that host's client that says them, and ours says only that
+/// nothing came after.
+fn line_with<'a>(said: &'a str, words: &str) -> &'a str {
+    let found = said.lines().rfind(|line| line.contains(words)).unwrap_or_else(|| last_line(said));
+    // Its loudest warnings stand in boxes.
+    found.trim_matches(|c: char| c == '@' || c.is_whitespace())
+}
+
 /// The line that says most: the client puts its verdict last.
 fn last_line(said: &str) -> &str {
     let is_worth = |line: &&str| !line.is_empty() && !line.starts_with("Warning: Permanently added");
@@ -209,6 +217,12 @@ mod tests {
                 255,
                 "ssh: connect to host h1 port 22: Connection timed out",
                 "cannot be reached",
+                Class::Retryable,
+            ),
+            (
+                255,
+                "ssh: connect to host door port 22: No route to host\nConnection closed by UNKNOWN port 65535",
+                "(ssh: connect to host door port 22: No route to host)",
                 Class::Retryable,
             ),
             (1, "cat: write error: No space left on device\nsomething else", "make room", Class::Retryable),

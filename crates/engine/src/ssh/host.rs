@@ -77,8 +77,8 @@ fn prepare(options: &Options) -> io::Result<Prepared> {
     Ok(Prepared { binary, server: server_name(&options.dir.join("server"))? })
 }
 
-/// Made once for a data directory.
-fn server_name(path: &Path) -> io::Result<String> {
+/// What a server is called on machines and in clusters that several may use: made once for a data directory, and kept in this file.
+pub fn server_name(path: &Path) -> io::Result<String> {
     if let Ok(name) = fs::read_to_string(path)
         && !name.trim().is_empty()
     {
@@ -361,7 +361,7 @@ impl Way {
         let prepared = self.means.prepared().await?;
         let file = prepared.binary.suiting(&self.machine.destination, &kind.system, &kind.machine)?;
         tracing::info!(node = %self.machine.node, file = %file.display(), "the muster binary is sent");
-        let mut login = self.login(true, &command::receive(prepared.binary.hash()))?;
+        let mut login = self.login(true, &command::receive(command::OWN_PLACES, prepared.binary.hash()))?;
         login.send(&file).await?;
         match login.word().await? {
             Word::Sent => Ok(()),

@@ -35,16 +35,16 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// What kind of machine it is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub(super) system: String,
-    pub(super) machine: String,
+pub(crate) struct Kind {
+    pub(crate) system: String,
+    pub(crate) machine: String,
     /// It has another build of muster, which this server's agent was started with.
-    pub(super) has_other: bool,
+    pub(crate) has_other: bool,
 }
 
 /// What the machine says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(crate) enum Word {
     /// The binary is not there.
     Absent(Kind),
     /// The binary is there now.
@@ -59,7 +59,7 @@ pub(super) enum Word {
 
 /// One login to a machine.
 #[derive(Debug)]
-pub(super) struct Login {
+pub(crate) struct Login {
     machine: Arc<Machine>,
     child: Child,
     stdin: Option<ChildStdin>,
@@ -69,7 +69,7 @@ pub(super) struct Login {
 }
 
 impl Login {
-    pub(super) fn start(machine: Arc<Machine>, command: &mut Command) -> Result<Self, Error> {
+    pub(crate) fn start(machine: Arc<Machine>, command: &mut Command) -> Result<Self, Error> {
         let program = command.as_std().get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::terminal(format!(
@@ -86,7 +86,7 @@ impl Login {
     }
 
     /// The next word, or why none comes.
-    pub(super) async fn word(&mut self) -> Result<Word, Error> {
+    pub(crate) async fn word(&mut self) -> Result<Word, Error> {
         match timeout(WORD, self.find_word()).await {
             Ok(Ok(Some(line))) => self.read_word(&line).await,
             Ok(Ok(None)) => Err(self.explain().await),
@@ -165,12 +165,12 @@ impl Login {
     }
 
     /// Gives it something on a line of its own.
-    pub(super) async fn tell(&mut self, words: &str) -> Result<(), Error> {
+    pub(crate) async fn tell(&mut self, words: &str) -> Result<(), Error> {
         self.write(format!("{words}\n").as_bytes()).await
     }
 
     /// Gives it a whole file, and nothing more.
-    pub(super) async fn send(&mut self, path: &Path) -> Result<(), Error> {
+    pub(crate) async fn send(&mut self, path: &Path) -> Result<(), Error> {
         let unreadable = |error| Error::retryable(format!("read {}", path.display()), error);
         let mut file = tokio::fs::File::open(path).await.map_err(unreadable)?;
         let length = file.metadata().await.map_err(unreadable)?.len();
@@ -199,8 +199,14 @@ impl Login {
         }
     }
 
+    /// What comes and goes, for somebody else to move, and the process, which they keep until they are done.
+    pub(crate) fn into_streams(mut self) -> (Speaker, BufReader<ChildStdout>, Option<ChildStdin>) {
+        let stdin = self.stdin.take();
+        (Speaker { child: self.child, stderr: self.stderr }, self.stdout, stdin)
+    }
+
     /// Joins the login with the server until either ends.
-    pub(super) async fn carry(mut self, server: UnixStream) {
+    pub(crate) async fn carry(mut self, server: UnixStream) {
         let Some(mut stdin) = self.stdin.take() else { return };
         let (reader, mut writer) = server.into_split();
         let mut reader = BufReader::with_capacity(BUFFER, reader);
@@ -216,6 +222,25 @@ impl Login {
         }
         let said = String::from_utf8_lossy(&complaints);
         tracing::debug!(node = %self.machine.node, said = said.trim(), "a login ended");
+    }
+}
+
+/// The process of a login whose streams somebody else has.
+#[derive(Debug)]
+pub(crate) struct Speaker {
+    child: Child,
+    stderr: ChildStderr,
+}
+
+impl Speaker {
+    /// Takes what it complains of, so that it never has to wait with it, until it ends; and gives the last of it.
+    pub(crate) async fn listen(mut self) -> String {
+        let mut complaints = Vec::new();
+        tokio::select! {
+            () = listen(&mut self.stderr, &mut complaints) => {}
+            _ = self.child.wait() => {}
+        }
+        String::from_utf8_lossy(&complaints).trim().to_owned()
     }
 }
 

@@ -7,6 +7,9 @@
 //!
 //! An interrupt, or in some shells a mistake, makes an interactive shell drop all that it was reading and go back to its
 //! prompt. So the end is written by whichever comes first: the line after the command, or a hook of the prompt.
+//!
+//! A disk that is full still takes names of files where it takes no content. So that a command begins is said by its file's
+//! being there, and its status, where it cannot be written, by the name of one more.
 
 use std::path::Path;
 
@@ -28,10 +31,11 @@ pub(super) fn run(at: &str, muster: &Path, directory: &str, number: u32) -> Stri
     let (begun, live, out, command) = (file("begun"), file("live"), file("out"), file("command"));
     let (at, muster, directory) = (quote(at), quote(&muster.to_string_lossy()), quote(directory));
     format!(
-        r#"( read -r stat </proc/$$/stat; set -C; echo "$stat" >{begun} ) 2>/dev/null || return 0
+        r#"( set -C; : >{begun} ) 2>/dev/null || return 0
+( read -r stat </proc/$$/stat; echo "$stat" >|{begun} ) 2>/dev/null
 __muster_at={at}
 __muster_end() {{
-  [ -e "$__muster_at.status" ] || echo "$1" >"$__muster_at.status"
+  [ -e "$__muster_at.status" ] || echo "$1" >"$__muster_at.status" || : >"$__muster_at.status.$1"
   ( i=0; while [ -e "$__muster_at.live" ] && [ "$i" -lt 50 ]; do sleep 0.01; i=$((i+1)); done ) 2>/dev/null
 }}
 __muster_prompt() {{

@@ -9,6 +9,7 @@
 //! | `N.begun` | that it has begun, and what the kernel said of its shell then |
 //! | `N.out` | what it has written, both outputs together |
 //! | `N.status` | its exit status. Then `N.out` is complete |
+//! | `N.status.S` | that this is its exit status, where a full disk took no content for `N.status` |
 //! | `N.live` | that its output is being shown on the terminal |
 
 use std::fs::{self, DirBuilder, Metadata, OpenOptions};
@@ -128,8 +129,12 @@ impl Store {
 
     /// The exit status of a command; none while it has not ended by itself.
     pub(super) fn status(&self, number: u32) -> Option<i32> {
-        // Without its line end it is still being written.
-        fs::read_to_string(self.path(number, "status")).ok()?.strip_suffix('\n')?.trim().parse().ok()
+        let text = fs::read_to_string(self.path(number, "status")).ok()?;
+        match text.strip_suffix('\n') {
+            Some(status) => status.trim().parse().ok(),
+            // It is still being written, or a full disk has taken no more than its name.
+            None => (0..=255).find(|status| self.path(number, &format!("status.{status}")).exists()),
+        }
     }
 
     /// How a command is; none if there is no such command.

@@ -53,6 +53,11 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     part.fact("OMPI_MCA_orte_keep_fqdn_hostnames", true);
     part.fact("K_MPI_JOB_ROLE", if rank == 0 { "launcher" } else { "worker" });
     part.advice("I_MPI_HYDRA_BOOTSTRAP", "ssh");
+    machine(gang, part);
+}
+
+/// What depends on the machines alone, and not on who starts the processes.
+pub(crate) fn machine(gang: &Gang, part: &mut Part) {
     interface(gang, part);
     if shares_a_machine(gang) {
         part.advice("OMPI_MCA_btl", "tcp,self");

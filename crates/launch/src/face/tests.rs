@@ -188,7 +188,8 @@ proptest! {
             let parts = parts(&gang);
             let own = |name: &str| {
                 name.contains("_SELF_") || name.contains("CURRENT") || name.contains("INDEX")
-                    || ["DLWS_ROLE_IDX", "DLTS_ROLE_IDX", "POD_NAME", "POD_IP", "TF_CONFIG", "CUSTOM_PORTS", "NPU_IPS"]
+                    || ["DLWS_ROLE_IDX", "DLTS_ROLE_IDX", "POD_NAME", "POD_IP", "TF_CONFIG", "CUSTOM_PORTS", "NPU_IPS",
+                        "SLURM_NODEID", "SLURMD_NODENAME"]
                         .contains(&name)
             };
             let plain = without_faces(&gang);

@@ -6,10 +6,20 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod member;
+
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn job(nodes: u32, on_failure: OnFailure, retries: Retries) -> Job {
-    Job::new(JobId::from_random(7), Policy { nodes, on_failure, retries, leader: false })
+    let policy = Policy { nodes, on_failure, retries, leader: false, independent: false };
+    Job::new(JobId::from_random(7), policy)
+}
+
+/// A group of machines: each is on its own.
+fn group(nodes: u32) -> Job {
+    let mut group = job(nodes, OnFailure::Stop, Retries::default());
+    group.policy.independent = true;
+    group
 }
 
 fn pair() -> Job {
@@ -19,6 +29,28 @@ fn pair() -> Job {
 fn admit(nodes: u32) -> Event {
     let place = |i| Placement { node: format!("node_n{i}").parse().unwrap(), devices: vec![i] };
     Event::Admit { placements: (0..nodes).map(place).collect() }
+}
+
+fn hand_over(nodes: u32) -> Event {
+    let place = |i| Placement { node: format!("node_slurm.x.1.{i}").parse().unwrap(), devices: vec![] };
+    Event::HandOver { placements: (0..nodes).map(place).collect() }
+}
+
+fn seated(attempt: u32, rank: u32) -> Event {
+    Event::TaskSeated { attempt, rank, devices: vec![rank, 7] }
+}
+
+fn suspend(rank: u32) -> Event {
+    Event::StopTask { rank, parting: Parting::Suspend }
+}
+
+fn kill(rank: u32) -> Event {
+    Event::StopTask { rank, parting: Parting::Stop }
+}
+
+fn start_task(rank: u32) -> Event {
+    let node = format!("node_n{rank}").parse().unwrap();
+    Event::StartTask { rank, placement: Placement { node, devices: vec![rank] } }
 }
 
 fn ready(attempt: u32, rank: u32) -> Event {
@@ -47,22 +79,26 @@ fn run(job: &mut Job, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
 
 /// Takes a waiting job to `Running`.
 fn start(job: &mut Job) {
-    let (nodes, attempt) = (job.policy.nodes, job.attempt + 1);
-    run(job, [admit(nodes)]);
-    run(job, (0..nodes).map(|rank| ready(attempt, rank)));
-    run(job, (0..nodes).map(|rank| started(attempt, rank)));
+    let (ranks, attempt) = (job.wanted(), job.attempt + 1);
+    run(job, [admit(ranks.len() as u32)]);
+    run(job, ranks.iter().map(|rank| ready(attempt, *rank)));
+    run(job, ranks.iter().map(|rank| started(attempt, *rank)));
     assert_eq!(job.state, State::Running);
 }
 
 fn end_all(job: &mut Job, failure: Option<Reason>) {
-    let attempt = job.attempt;
-    let alive = job.ranks(|task| task.phase != TaskPhase::Ended);
-    run(job, alive.into_iter().map(|rank| ended(attempt, rank, failure.clone())));
+    for rank in job.ranks(|task| !task.is_over()) {
+        let attempt = job.attempt_of(rank).number;
+        run(job, [ended(attempt, rank, failure.clone())]);
+    }
 }
 
 /// A gang of two that came to this state by a real path.
 fn in_state(state: State) -> Job {
-    let mut job = pair();
+    brought_to(state, pair())
+}
+
+fn brought_to(state: State, mut job: Job) -> Job {
     match state {
         State::Queued => {}
         State::Starting => drop(run(&mut job, [admit(2)])),
@@ -94,10 +130,23 @@ fn in_state(state: State) -> Job {
     job
 }
 
+/// A gang of two that waits in somebody else's queue.
+fn handed_over() -> Job {
+    handed(pair())
+}
+
+fn handed(mut job: Job) -> Job {
+    assert_eq!(run(&mut job, [hand_over(2)]), [Effect::HandOver]);
+    assert!(job.is_handed_over() && !job.is_eligible(NOW));
+    job
+}
+
 /// The columns of the table below. Without a wildcard, so that a new event cannot be left out of it.
 fn columns(event: &Event) -> &'static [&'static str] {
     match event {
         Event::Admit { .. } => &["admit"],
+        Event::HandOver { .. } => &["handover"],
+        Event::TaskSeated { .. } => &["seated"],
         Event::TaskReady { .. } => &["ready"],
         Event::TaskStarted { .. } => &["started"],
         Event::TaskEnded { .. } => &["ended", "failed"],
@@ -105,6 +154,8 @@ fn columns(event: &Event) -> &'static [&'static str] {
         Event::Preempt { .. } => &["preempt"],
         Event::Suspend => &["suspend"],
         Event::Resume => &["resume"],
+        Event::StopTask { .. } => &["suspend0", "kill0"],
+        Event::StartTask { .. } => &["start0"],
         Event::Hold => &["hold"],
         Event::Release => &["release"],
     }
@@ -115,6 +166,8 @@ fn every_event(job: &Job) -> Vec<Event> {
     let attempt = job.attempt;
     vec![
         admit(2),
+        hand_over(2),
+        seated(attempt.max(1), 0),
         ready(attempt.max(1), 0),
         started(attempt.max(1), 0),
         ended(attempt.max(1), 0, None),
@@ -125,32 +178,60 @@ fn every_event(job: &Job) -> Vec<Event> {
         Event::Resume,
         Event::Hold,
         Event::Release,
+        suspend(0),
+        kill(0),
+        start_task(0),
     ]
 }
 
-/// What each event makes of a gang of two in each state. `no` is refused for the state, `stale` as overtaken.
+/// What each event makes of a gang of two in each state; `handed` is queued, elsewhere. `no` is refused for the state,
+/// `stale` as overtaken, `one` since its tasks are not each on their own.
 const TABLE: &str = "
-           admit     ready     started   ended     failed    stop      preempt   suspend    resume  hold    release
-queued     starting  stale     stale     stale     stale     stopped   no        suspended  no      queued  queued
-starting   no        starting  starting  starting  stopping  stopping  stopping  stopping   no      no      no
-running    no        stale     stale     running   stopping  stopping  stopping  stopping   no      no      no
-stopping   no        stale     stale     stopping  stopping  stopping  no        no         no      no      no
-succeeded  no        stale     stale     stale     stale     no        no        no         no      no      no
-failed     no        stale     stale     stale     stale     no        no        no         no      no      no
-stopped    no        stale     stale     stale     stale     no        no        no         no      no      no
-suspended  no        stale     stale     stale     stale     stopped   no        no         queued  no      no
+           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0  start0
+queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   one       one    one
+handed     no        no        queued    starting  starting  starting  stopping  stopping  stopping  stopping   no      no      queued   one       one    one
+starting   no        no        starting  starting  starting  starting  stopping  stopping  stopping  stopping   no      no      no       one       one    one
+running    no        no        running   stale     stale     running   stopping  stopping  stopping  stopping   no      no      no       one       one    one
+stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       one       one    one
+succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one
+failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one
+stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one
+suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       one       one    one
+";
+
+/// The same of two machines; `task` is refused for how the task is.
+const MACHINES: &str = "
+           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0      start0
+queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   no        no         no
+handed     no        no        queued    starting  starting  starting  starting  stopping  stopping  stopping   no      no      queued   no        no         no
+starting   no        no        starting  starting  starting  starting  starting  stopping  stopping  stopping   no      no      no       starting  starting   task
+running    no        no        running   stale     stale     running   running   stopping  stopping  stopping   no      no      no       running   running    task
+stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       no        no         no
+succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no
+failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no
+stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no
+suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       task      suspended  starting
 ";
 
 #[test]
 fn every_event_in_every_state_does_what_the_table_says() {
-    let mut lines = TABLE.trim().lines();
+    check_table(TABLE, pair());
+    check_table(MACHINES, group(2));
+}
+
+fn check_table(table: &str, fresh: Job) {
+    let mut lines = table.trim().lines();
     let heads: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
     let mut seen = Vec::new();
     for line in lines {
         let mut words = line.split_whitespace();
-        let state: State = words.next().unwrap().parse().unwrap();
-        seen.push(state);
-        let job = in_state(state);
+        let row = words.next().unwrap();
+        let job = match row {
+            "handed" => handed(fresh.clone()),
+            state => brought_to(state.parse().unwrap(), fresh.clone()),
+        };
+        let state = job.state;
+        seen.extend((row != "handed").then_some(state));
         let events = every_event(&job);
         assert_eq!((words.clone().count(), events.len()), (heads.len(), heads.len()));
         for ((head, word), event) in heads.iter().zip(words).zip(events) {
@@ -160,9 +241,11 @@ fn every_event_in_every_state_does_what_the_table_says() {
                 Ok(_) => after.state.as_str(),
                 Err(Invalid::Stale) => "stale",
                 Err(Invalid::State { .. }) => "no",
-                Err(other) => panic!("{state} + {head}: {other}"),
+                Err(Invalid::Together) => "one",
+                Err(Invalid::Task { .. }) => "task",
+                Err(other) => panic!("{row} + {head}: {other}"),
             };
-            assert_eq!(got, word, "{state} + {head}");
+            assert_eq!(got, word, "{row} + {head}");
         }
     }
     assert_eq!(seen, State::ALL);
@@ -331,9 +414,24 @@ fn a_task_that_turns_up_while_the_gang_stops_is_stopped() {
 /// A step of a random life, made an event of the job it meets.
 #[derive(Debug, Clone)]
 enum Step {
-    Admit { offered: u32 },
-    Task { kind: u32, rank: u32, behind: u32, failure: Option<Reason> },
-    Preempt { behind: u32 },
+    Admit {
+        offered: u32,
+        elsewhere: bool,
+    },
+    Task {
+        kind: u32,
+        rank: u32,
+        behind: u32,
+        failure: Option<Reason>,
+    },
+    Preempt {
+        behind: u32,
+    },
+    /// One member alone.
+    Member {
+        kind: u32,
+        rank: u32,
+    },
     Plain(Event),
 }
 
@@ -343,27 +441,35 @@ fn step() -> impl Strategy<Value = Step> {
     let behind = || prop_oneof![9 => Just(0u32), 1 => 1u32..3];
     let plain = prop::sample::select(vec![STOP, Event::Suspend, Event::Resume, Event::Hold, Event::Release]);
     prop_oneof![
-        4 => prop_oneof![9 => Just(0u32), 1 => 1u32..6].prop_map(|offered| Step::Admit { offered }),
-        40 => (0u32..3, 0u32..4, behind(), failure)
+        4 => (prop_oneof![9 => Just(0u32), 1 => 1u32..6], any::<bool>())
+            .prop_map(|(offered, elsewhere)| Step::Admit { offered, elsewhere }),
+        40 => (0u32..4, 0u32..4, behind(), failure)
             .prop_map(|(kind, rank, behind, failure)| Step::Task { kind, rank, behind, failure }),
         1 => behind().prop_map(|behind| Step::Preempt { behind }),
+        3 => (0u32..4, 0u32..4).prop_map(|(kind, rank)| Step::Member { kind, rank }),
         1 => plain.prop_map(Step::Plain),
     ]
 }
 
 fn event_of(step: Step, job: &Job, launched: &BTreeSet<(u32, u32)>) -> Event {
     match step {
-        Step::Admit { offered: 0 } => admit(job.policy.nodes),
-        Step::Admit { offered } => admit(offered),
+        Step::Admit { offered, elsewhere } => {
+            let offered = if offered == 0 { job.wanted().len() as u32 } else { offered };
+            if elsewhere { hand_over(offered) } else { admit(offered) }
+        }
         Step::Preempt { behind } => Event::Preempt { attempt: job.attempt.saturating_sub(behind) },
+        Step::Member { kind: 0, rank } => suspend(rank),
+        Step::Member { kind: 1, rank } => kill(rank),
+        Step::Member { rank, .. } => start_task(rank),
         Step::Plain(event) => event,
         Step::Task { kind, rank, behind, failure } => {
-            let attempt = job.attempt.saturating_sub(behind);
+            let attempt = job.attempt_of(rank).number.saturating_sub(behind);
             // Nodes send nonsense late, twice or not at all, but none starts or ends well what it was not told to launch.
             let was_launched = launched.contains(&(attempt, rank));
             match (kind, was_launched, failure) {
                 (0, true, _) => started(attempt, rank),
                 (1, true, failure) | (1, false, failure @ Some(_)) => ended(attempt, rank, failure),
+                (2, ..) => seated(attempt, rank),
                 _ => ready(attempt, rank),
             }
         }
@@ -372,11 +478,13 @@ fn event_of(step: Step, job: &Job, launched: &BTreeSet<(u32, u32)>) -> Event {
 
 fn is_of_another_attempt(event: &Event, job: &Job) -> bool {
     match event {
-        Event::TaskReady { attempt, .. }
-        | Event::TaskStarted { attempt, .. }
-        | Event::TaskEnded { attempt, .. }
-        | Event::Preempt { attempt } => *attempt != job.attempt,
-        Event::Admit { .. } | Event::Stop { .. } | Event::Suspend => false,
+        Event::TaskSeated { attempt, rank, .. }
+        | Event::TaskReady { attempt, rank, .. }
+        | Event::TaskStarted { attempt, rank, .. }
+        | Event::TaskEnded { attempt, rank, .. } => *attempt != job.attempt_of(*rank).number,
+        Event::Preempt { attempt } => *attempt != job.attempt,
+        Event::Admit { .. } | Event::HandOver { .. } | Event::Stop { .. } | Event::Suspend => false,
+        Event::StopTask { .. } | Event::StartTask { .. } => false,
         Event::Resume | Event::Hold | Event::Release => false,
     }
 }
@@ -389,12 +497,13 @@ struct Told {
 }
 
 impl Told {
-    fn hear(&mut self, attempt: u32, effects: &[Effect]) {
+    fn hear(&mut self, job: &Job, effects: &[Effect]) {
+        let task = |rank: u32| (job.attempt_of(rank).number, rank);
         for effect in effects {
             match effect {
-                Effect::Release { rank } => *self.released.entry((attempt, *rank)).or_default() += 1,
-                Effect::Launch { ranks } => self.launched.extend(ranks.iter().map(|rank| (attempt, *rank))),
-                Effect::Prepare { .. } | Effect::Stop { .. } => {}
+                Effect::Release { rank } => *self.released.entry(task(*rank)).or_default() += 1,
+                Effect::Launch { ranks } => self.launched.extend(ranks.iter().map(|rank| task(*rank))),
+                Effect::HandOver | Effect::Prepare { .. } | Effect::Stop { .. } => {}
             }
         }
     }
@@ -408,7 +517,7 @@ fn check_step(before: &Job, event: &Event, after: &Job, came: &Result<Applied, I
             assert!(!is_of_another_attempt(event, before), "a stale attempt changes nothing");
             assert_eq!(after.generation, before.generation + 1);
             for rank in 0..after.tasks.len() {
-                let changed = before.attempt != after.attempt || before.tasks[rank] != after.tasks[rank];
+                let changed = before.tasks.get(rank) != Some(&after.tasks[rank]);
                 assert!(
                     !changed || applied.touched.contains(&(rank as u32)),
                     "the store would miss rank {rank}"
@@ -420,22 +529,37 @@ fn check_step(before: &Job, event: &Event, after: &Job, came: &Result<Applied, I
 
 fn check_state(job: &Job, told: &Told) {
     let alive = job.ranks(|task| task.phase != TaskPhase::Ended);
-    assert_eq!(State::HOLDS_RESOURCES.contains(&job.state), !alive.is_empty(), "{:?}", job.state);
+    let elsewhere = job.state == State::Queued && !alive.is_empty();
+    assert_eq!(
+        State::HOLDS_RESOURCES.contains(&job.state) || elsewhere,
+        !alive.is_empty(),
+        "{:?}",
+        job.state
+    );
+    assert_eq!(job.is_handed_over(), elsewhere);
+    let is_silent = |task: &Task| task.phase == TaskPhase::Assigned || task.is_killed();
+    assert!(!elsewhere || job.all(is_silent), "it starts with the first word");
     assert_eq!(job.ending.is_some(), job.state == State::Stopping);
     assert_eq!(job.ended_at.is_some(), job.state.is_terminal());
     assert_eq!(job.exit_code().is_some(), job.state.is_terminal());
     assert_eq!(job.tasks.len() as u32, if job.attempt == 0 { 0 } else { job.policy.nodes });
     assert!(job.retried <= job.policy.retries.max);
-    if job.state == State::Running {
+    if job.state == State::Running && !job.policy.independent {
         assert!(job.all(|task| task.phase >= TaskPhase::Running));
     }
-    if job.state == State::Starting && job.all(|task| task.phase >= TaskPhase::Ready) {
-        for rank in job.ranks(|task| task.phase == TaskPhase::Ready) {
-            assert!(told.launched.contains(&(job.attempt, rank)), "rank {rank} would wait for ever");
-        }
+    let is_launched = job.state == State::Running
+        || job.state == State::Starting && job.all(|task| task.phase >= TaskPhase::Ready);
+    for rank in job.unlaunched().into_iter().filter(|_| is_launched) {
+        let attempt = job.attempt_of(rank).number;
+        assert!(told.launched.contains(&(attempt, rank)), "rank {rank} would wait for ever");
+    }
+    if job.state == State::Queued || job.state == State::Suspended {
+        assert!(!job.wanted().is_empty(), "somebody is waited for");
     }
     for (rank, task) in (0..).zip(&job.tasks) {
-        let released = told.released.get(&(job.attempt, rank)).copied().unwrap_or(0);
+        assert!(task.attempt <= job.attempt && task.attempt > 0);
+        assert!(job.policy.independent || task.attempt == job.attempt && task.parting.is_none());
+        let released = told.released.get(&(task.attempt, rank)).copied().unwrap_or(0);
         assert_eq!(
             released,
             u32::from(task.phase == TaskPhase::Ended),
@@ -453,18 +577,20 @@ proptest! {
     fn every_life_keeps_the_rules(
         nodes in 1u32..4,
         keep_going: bool,
+        independent: bool,
         max in 0u32..3,
         steps in prop::collection::vec(step(), 0..200),
     ) {
         let on_failure = if keep_going { OnFailure::Continue } else { OnFailure::Stop };
         let mut job = job(nodes, on_failure, Retries { max, ..Retries::default() });
+        job.policy.independent = independent;
         let mut told = Told::default();
         for step in steps {
             let before = job.clone();
             let event = event_of(step, &job, &told.launched);
             let came = job.apply(event.clone(), NOW);
             check_step(&before, &event, &job, &came);
-            told.hear(job.attempt, came.as_ref().map_or(&[], |applied| &applied.effects));
+            told.hear(&job, came.as_ref().map_or(&[], |applied| &applied.effects));
             check_state(&job, &told);
         }
     }
@@ -528,4 +654,57 @@ fn a_resumed_job_does_not_wait_out_the_pause_of_its_last_failure() {
     assert!(!job.is_eligible(NOW));
     run(&mut job, [Event::Suspend, Event::Resume]);
     assert!(job.is_eligible(NOW));
+}
+
+#[test]
+fn a_gang_that_was_handed_over_starts_when_its_first_agent_is_ready_and_runs_as_any_other() {
+    let mut job = handed_over();
+    run(&mut job, [seated(1, 0), seated(1, 1)]);
+    assert_eq!((job.state, &job.tasks[1].placement.devices), (State::Queued, &vec![1, 7]));
+    assert_eq!(run(&mut job, [ready(1, 1)]), []);
+    assert_eq!(job.state, State::Starting);
+    assert_eq!(run(&mut job, [ready(1, 0)]), [Effect::Launch { ranks: vec![0, 1] }]);
+    run(&mut job, [started(1, 0), started(1, 1)]);
+    end_all(&mut job, None);
+    assert_eq!((job.state, job.attempt), (State::Succeeded, 1));
+}
+
+#[test]
+fn what_is_handed_over_is_wound_down_and_not_just_dropped() {
+    for (event, state) in [(STOP, State::Stopped), (Event::Suspend, State::Suspended)] {
+        let mut job = handed_over();
+        let effects = run(&mut job, [event]);
+        assert_eq!(effects, [Effect::Stop { ranks: vec![0, 1], grace: None }]);
+        assert_eq!(job.state, State::Stopping);
+        end_all(&mut job, Some(Reason::StoppedByUser));
+        assert_eq!(job.state, state);
+    }
+}
+
+#[test]
+fn a_gang_that_is_refused_fails_and_one_whose_allocation_failed_is_tried_again() {
+    let message = String::from("no");
+    for (reason, state) in [
+        (Reason::Refused { message: message.clone() }, State::Failed),
+        (Reason::AllocationFailed { message }, State::Queued),
+    ] {
+        let mut job = job(2, OnFailure::Continue, Retries { max: 1, ..Retries::default() });
+        run(&mut job, [hand_over(2)]);
+        end_all(&mut job, Some(reason));
+        assert_eq!((job.state, job.is_handed_over()), (state, false));
+    }
+}
+
+#[test]
+fn whose_place_another_scheduler_takes_waits_again_at_no_cost_to_its_retries() {
+    let displaced = Reason::Displaced { message: "n1 is drained".into() };
+    for (on_failure, reason) in [(OnFailure::Stop, Reason::Preempted), (OnFailure::Continue, displaced)] {
+        let mut job = job(2, on_failure, Retries::default());
+        start(&mut job);
+        let effects = run(&mut job, [ended(1, 1, Some(reason.clone()))]);
+        assert_eq!(effects, [Effect::Release { rank: 1 }, Effect::Stop { ranks: vec![0], grace: None }]);
+        end_all(&mut job, exit(1));
+        assert_eq!((job.state, job.retried, job.reason.clone()), (State::Queued, 0, Some(reason)));
+        assert!(job.is_eligible(NOW));
+    }
 }

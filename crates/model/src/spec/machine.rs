@@ -3,8 +3,18 @@
 use super::field::{FieldCode, Fields, Wrong};
 
 /// Fields that speak of a command, its code or what it leaves behind.
-const OF_WORK: [&str; 9] =
-    ["command", "setup", "workdir", "in_place", "framework", "faces", "processes", "command_on", "outputs"];
+const OF_WORK: [&str; 10] = [
+    "command",
+    "setup",
+    "workdir",
+    "in_place",
+    "framework",
+    "faces",
+    "processes",
+    "command_on",
+    "outputs",
+    "batch",
+];
 
 /// Reports the fields that make no sense without a command, rather than to leave them out in silence.
 pub(super) fn refuse_work(fields: &mut Fields) {

@@ -10,7 +10,7 @@ use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
     MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
-use super::{glob, machine};
+use super::{batch, glob, kubernetes, machine};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
@@ -37,7 +37,8 @@ impl JobSpec {
             .map_err(|wrong| FieldError::new("name", wrong.code, wrong.message))
     }
 
-    /// The name of a job that was not given one: its program's, without directory and ending.
+    /// The name of a job that was not given one: what its batch script calls it, or its program's name, without directory
+    /// and ending.
     pub fn default_name(&self) -> String {
         let argv = match &self.command {
             Command::Argv(argv) => argv.clone(),
@@ -46,20 +47,35 @@ impl JobSpec {
         let script = argv.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh")).or(argv.first());
         let stem = script.map(|word| word.rsplit('/').next().unwrap_or(word)).unwrap_or("job");
         let stem = stem.strip_suffix(".py").or(stem.strip_suffix(".sh")).unwrap_or(stem);
-        let name: String =
-            stem.chars()
-                .map(|c| {
-                    if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
-                        c.to_ascii_lowercase()
-                    } else {
-                        '-'
-                    }
-                })
-                .take(MAX_NAME)
-                .collect();
-        let name = name.trim_matches(['-', '_']);
-        if name.is_empty() { "job".into() } else { name.into() }
+        let said = self.batch.as_ref().map(|batch| batch.job_name.as_deref().unwrap_or(batch_stem(stem)));
+        let name: String = match said {
+            Some(said) => said.chars().map(|c| if is_in_name(c) { c } else { '-' }).take(MAX_NAME).collect(),
+            None => plain_name(stem),
+        };
+        let name = name.trim_matches(['-', '_', '.']);
+        if name.is_empty() || is_reserved(name) { "job".into() } else { name.into() }
     }
+}
+
+/// A script is called after its file, without the ending that says what it is.
+fn batch_stem(name: &str) -> &str {
+    name.strip_suffix(".sbatch").or(name.strip_suffix(".slurm")).unwrap_or(name)
+}
+
+fn plain_name(stem: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c.to_ascii_lowercase() } else { '-' }
+    };
+    stem.chars().map(plain).take(MAX_NAME).collect()
+}
+
+fn is_in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+/// Names that would be taken for something else.
+fn is_reserved(name: &str) -> bool {
+    name.starts_with("job_") || name == "last"
 }
 
 fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
@@ -113,6 +129,8 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
             .take("exclusive", boolean)
             .unwrap_or(kind == Kind::Machine && matches!(on, Target::Ssh(_))),
         labels: fields.take("labels", labels).unwrap_or_default(),
+        batch: fields.nested("batch", batch::batch),
+        k8s: fields.nested("k8s", kubernetes::kubernetes),
         on,
     };
     let said = fields.said("command");
@@ -132,7 +150,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     (kind == Kind::Machine || command.is_some()).then_some(spec)
 }
 
-fn text(value: Value) -> Result<String, Wrong> {
+pub(super) fn text(value: Value) -> Result<String, Wrong> {
     let text = match value {
         Value::String(text) => text,
         // YAML reads `image: 2.4` as a number where a person meant the text.
@@ -142,7 +160,7 @@ fn text(value: Value) -> Result<String, Wrong> {
     if text.contains('\0') { Err(Wrong::value("must not contain a NUL character")) } else { Ok(text) }
 }
 
-fn texts(value: Value) -> Result<Vec<String>, Wrong> {
+pub(super) fn texts(value: Value) -> Result<Vec<String>, Wrong> {
     match value {
         Value::Array(items) => items.into_iter().map(text).collect(),
         other => Ok(vec![text(other)?]),
@@ -214,7 +232,7 @@ fn faces(value: Value) -> Result<Vec<Face>, Wrong> {
     Ok(faces)
 }
 
-fn boolean(value: Value) -> Result<bool, Wrong> {
+pub(super) fn boolean(value: Value) -> Result<bool, Wrong> {
     match value {
         Value::Bool(value) => Ok(value),
         Value::String(text) if text == "true" || text == "false" => Ok(text == "true"),
@@ -224,7 +242,7 @@ fn boolean(value: Value) -> Result<bool, Wrong> {
     }
 }
 
-fn whole(value: Value, least: u64, most: u64) -> Result<u64, Wrong> {
+pub(super) fn whole(value: Value, least: u64, most: u64) -> Result<u64, Wrong> {
     let number = match &value {
         Value::Number(number) => number.as_u64(),
         Value::String(text) => text.trim().parse().ok(),
@@ -292,7 +310,7 @@ fn name(value: Value) -> Result<String, Wrong> {
             clipped(&name)
         )));
     }
-    if name.starts_with("job_") || name == "last" {
+    if is_reserved(&name) {
         let message = format!("`{name}` would be taken for a job id or selector; choose another name");
         return Err(Wrong::value(message));
     }
@@ -418,9 +436,18 @@ fn endpoints(value: Value, errors: &mut Vec<FieldError>) -> Vec<Endpoint> {
 fn volumes(value: Value, errors: &mut Vec<FieldError>) -> Vec<Volume> {
     list(value, "volumes", errors, |fields| {
         let name = fields.take("name", name);
-        let path = fields.take("path", text);
-        Some(Volume { name: name?, path: path? })
+        let path = fields.take("path", mount_path);
+        let read_only = fields.take("read_only", boolean).unwrap_or(false);
+        Some(Volume { name: name?, path: path?, read_only })
     })
+}
+
+fn mount_path(value: Value) -> Result<String, Wrong> {
+    let path = text(value)?;
+    if path.starts_with('/') && !path.contains(':') {
+        return Ok(path);
+    }
+    Err(Wrong::value(format!("must be an absolute path, such as /data, not `{}`", clipped(&path))))
 }
 
 fn list<T>(
@@ -473,7 +500,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn clipped(text: &str) -> String {
+pub(super) fn clipped(text: &str) -> String {
     let mut shown: String = text.chars().take(60).collect();
     if shown.len() < text.len() {
         shown.push('…');

@@ -35,8 +35,10 @@ fn full() -> (Value, JobSpec) {
         "faces": "dlws", "processes": 4, "command_on": "first", "peers": true,
         "priority": 700, "preemptible": true, "retries": {"max": 3, "on": ["node_lost", "hung"], "backoff": "30s"},
         "timeout": "1d12h", "grace": "1500ms", "on_failure": "continue", "outputs": ["*.pt", "logs/**"],
-        "endpoints": [{"name": "board", "port": 6006}], "volumes": [{"name": "data", "path": "/data"}],
+        "endpoints": [{"name": "board", "port": 6006}], "volumes": [{"name": "data", "path": "/data", "read_only": true}],
         "workspace": "nlp", "on": "local", "in_place": true, "clean_env": true,
+        "batch": {"script": "#!/bin/sh\n", "ntasks": "8", "output": "%j.out", "options": ["--qos=high"]},
+        "k8s": {"user": 1000, "node_selector": {"zone": "a"}},
     });
     let gpus = DeviceRequest { vendor: None, model: Some("H100".into()), count: 8 };
     let spec = JobSpec {
@@ -71,7 +73,19 @@ fn full() -> (Value, JobSpec) {
         on_failure: OnFailure::Continue,
         outputs: vec!["*.pt".into(), "logs/**".into()],
         endpoints: vec![Endpoint { name: "board".into(), port: 6006 }],
-        volumes: vec![Volume { name: "data".into(), path: "/data".into() }],
+        volumes: vec![Volume { name: "data".into(), path: "/data".into(), read_only: true }],
+        batch: Some(Batch {
+            script: "#!/bin/sh\n".into(),
+            ntasks: Some(8),
+            output: Some("%j.out".into()),
+            options: vec!["--qos=high".into()],
+            ..Batch::default()
+        }),
+        k8s: Some(Kubernetes {
+            user: Some(1000),
+            node_selector: [("zone".into(), "a".into())].into(),
+            ..Kubernetes::default()
+        }),
         workspace: Some("nlp".into()),
         on: Target::Local,
         in_place: true,
@@ -124,8 +138,9 @@ fn a_target_is_an_engine_and_a_part_of_it() {
         ("local", Target::Local, "local"),
         ("ssh/lab", Target::Ssh("lab".into()), "ssh"),
         ("slurm/gpu", Target::Slurm("gpu".into()), "slurm"),
-        ("k8s/prod", Target::Kubernetes("prod".into()), "kubernetes"),
-        ("kubernetes/prod", Target::Kubernetes("prod".into()), "kubernetes"),
+        ("k8s", Target::Kubernetes(String::new()), "k8s"),
+        ("k8s/prod", Target::Kubernetes("prod".into()), "k8s"),
+        ("kubernetes/prod", Target::Kubernetes("prod".into()), "k8s"),
     ] {
         let on = read(json!({"command": "true", "on": text})).on;
         assert_eq!((on.engine(), on), (engine, target));
@@ -362,7 +377,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let texts = (prop::option::of(text()), prop::option::of(text()), prop::collection::vec(word(), 0..3));
     let env = prop::collection::btree_map("[A-Za-z_ é.-]{1,8}", text(), 0..4);
     let endpoints = prop::collection::vec((word(), 1u16..), 0..3);
-    let volumes = prop::collection::vec((word(), text()), 0..3);
+    let volumes = prop::collection::vec((word(), "/[a-z0-9./ é-]{0,12}", any::<bool>()), 0..3);
     let labels = prop::collection::btree_map("[a-z0-9._/-]{1,8}", "[^\\x00]{0,20}", 0..3);
     let rest = (0..=MAX_PRIORITY, prop::option::of(span()), span(), any::<[bool; 5]>());
     (what, texts, env, endpoints, volumes, labels, rest).prop_map(
@@ -381,8 +396,26 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                 kind: Kind::Training,
                 on_failure: if keep_going { OnFailure::Continue } else { OnFailure::Stop },
                 endpoints: endpoints.into_iter().map(|(name, port)| Endpoint { name, port }).collect(),
-                volumes: volumes.into_iter().map(|(name, path)| Volume { name, path }).collect(),
+                volumes: volumes
+                    .into_iter()
+                    .map(|(name, path, read_only)| Volume { name, path, read_only })
+                    .collect(),
                 in_place: in_place && on == Target::Local,
+                k8s: keep_going.then(|| Kubernetes {
+                    user: clean_env.then_some(1000),
+                    queue: exclusive.then(|| "team-a".into()),
+                    secrets: [("TOKEN".into(), "hub/token".into())].into(),
+                    ..Kubernetes::default()
+                }),
+                batch: preemptible.then(|| Batch {
+                    script: format!("#!{}", image.clone().unwrap_or_default()),
+                    job_name: setup.clone(),
+                    ntasks_per_node: clean_env.then_some(nodes),
+                    append: keep_going,
+                    signal: exclusive.then(|| "B:USR1@60".into()),
+                    options: outputs.iter().map(|word: &String| format!("--{word}")).collect(),
+                    ..Batch::default()
+                }),
                 name,
                 nodes,
                 resources,

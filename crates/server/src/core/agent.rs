@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use muster_link::message::{Hello, PROTOCOL, ReportPhase, ToAgent, ToServer};
 use muster_model::job::{Event, State};
-use muster_model::task::{TaskEnd, TaskPhase};
-use muster_model::{NodeId, Reason, TaskId, Timestamp};
+use muster_model::task::{Address, TaskEnd, TaskPhase};
+use muster_model::{NodeId, Reason, Task, TaskId, Timestamp};
 use muster_store::{Change, NodeRow};
 use tokio::sync::mpsc;
 
@@ -31,8 +31,9 @@ impl Core {
         let Some(target) = known.map(|node| node.target.clone()) else {
             return tracing::warn!(node = %hello.node, "an agent of no known node");
         };
-        let same =
-            self.node_mut(&hello.node).incarnation.as_ref().is_none_or(|known| *known == hello.incarnation);
+        let incarnation = self.node_mut(&hello.node).incarnation.clone();
+        let same = incarnation.as_ref().is_none_or(|known| *known == hello.incarnation);
+        batch.incarnations_before.push((hello.node.clone(), incarnation));
         self.refresh_node(connection, &hello, outbox);
         batch.first.push(Change::Node(Box::new(NodeRow {
             id: hello.node.clone(),
@@ -51,6 +52,7 @@ impl Core {
             tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
             batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path }));
         }
+        self.on_seated(&hello.node, &hello.capacity, batch, now);
         self.tell_keeper(Word::Arrived(hello.node.clone()));
         self.parts.starts.close(&hello.node);
         self.reconcile(hello, same, batch, now);
@@ -69,13 +71,16 @@ impl Core {
 
     fn refresh_node(&mut self, connection: ConnectionId, hello: &Hello, outbox: mpsc::Sender<ToAgent>) {
         let node = self.node_mut(&hello.node);
-        let version = hello.version.clone();
-        node.connection = Some(Connection { id: connection, outbox, pid: hello.pid, version });
+        let (version, protocol) = (hello.version.clone(), hello.protocol);
+        node.connection = Some(Connection { id: connection, outbox, pid: hello.pid, version, protocol });
         node.incarnation = Some(hello.incarnation.clone());
         node.host = hello.host.clone();
         node.account = hello.account.clone();
         node.lost_at = None;
-        if node.free.capacity != hello.capacity {
+        node.is_doubted = false;
+        if node.allocation.is_some() {
+            node.free.capacity = hello.capacity.clone();
+        } else if node.free.capacity != hello.capacity {
             node.free.capacity = hello.capacity.clone();
             self.rebuild();
         }
@@ -114,26 +119,46 @@ impl Core {
             ReportPhase::Ready { address } => {
                 self.on_task_message(node, ToServer::Ready { task: task.clone(), address }, batch, now)
             }
-            ReportPhase::Running { at } => {
+            ReportPhase::Running { at, address } => {
+                self.on_late_address(node, task, address, batch, now);
                 self.on_task_message(node, ToServer::Started { task: task.clone(), at }, batch, now)
             }
-            ReportPhase::Ended { end, at, started_at } => {
+            ReportPhase::Ended { end, at, started_at, address } => {
                 if let Some(at) = started_at {
+                    self.on_late_address(node, task, address, batch, now);
                     self.on_task_message(node, ToServer::Started { task: task.clone(), at }, batch, now);
                 }
                 self.on_task_message(node, ToServer::Ended { task: task.clone(), end, at }, batch, now);
             }
         }
         self.repeat_stop(task, batch);
+        self.introduce_again(task, batch);
+    }
+
+    /// A task that runs was ready before. A server that launched it and ended before that was written down hears of it
+    /// here, and those of its gang who missed their launch need to know where it is.
+    fn on_late_address(
+        &mut self,
+        node: &NodeId,
+        task: &TaskId,
+        address: Option<Address>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let known = self.jobs.get(&task.attempt.job).and_then(|live| live.job.tasks.get(task.rank as usize));
+        if let Some(address) = address
+            && known.is_some_and(|known| known.phase == TaskPhase::Assigned)
+        {
+            self.on_task_message(node, ToServer::Ready { task: task.clone(), address }, batch, now);
+        }
     }
 
     /// A node that came back in the middle of a stop may not have heard of it.
     fn repeat_stop(&self, task: &TaskId, batch: &mut Batch) {
         let Some(live) = self.jobs.get(&task.attempt.job) else { return };
-        let stopping = live.job.state == State::Stopping && live.job.attempt == task.attempt.number;
-        if let Some(known) =
-            live.job.tasks.get(task.rank as usize).filter(|known| stopping && known.phase != TaskPhase::Ended)
-        {
+        let stopping = |known: &&Task| live.job.state == State::Stopping || known.parting.is_some();
+        let known = live.job.tasks.get(task.rank as usize).filter(stopping);
+        if let Some(known) = known.filter(|known| known.attempt == task.attempt.number && !known.is_over()) {
             let grace_ms = live.spec.grace.as_millis() as u64;
             batch
                 .messages
@@ -145,15 +170,16 @@ impl Core {
     fn on_missing(&mut self, node: &NodeId, task: &TaskId, same: bool, batch: &mut Batch, now: Timestamp) {
         let Some(live) = self.jobs.get(&task.attempt.job).cloned() else { return };
         let Some(known) = live.job.tasks.get(task.rank as usize) else { return };
-        let failure = match (known.phase, live.job.state) {
+        let ends = live.job.state == State::Stopping || known.parting.is_some();
+        let failure = match known.phase {
+            TaskPhase::Assigned | TaskPhase::Ready if same && ends => Reason::StoppedByUser,
             // It never got the message; an agent writes its record before it acts, so nothing has run.
-            (TaskPhase::Assigned | TaskPhase::Ready, State::Starting) if same => {
+            TaskPhase::Assigned | TaskPhase::Ready if same => {
                 batch
                     .effects
                     .push((live.job.id.clone(), muster_model::Effect::Prepare { ranks: vec![task.rank] }));
                 return;
             }
-            (TaskPhase::Assigned | TaskPhase::Ready, State::Stopping) if same => Reason::StoppedByUser,
             // The node's records are gone, and with them all knowledge of what ran.
             _ => Reason::NodeLost { node: node.to_string() },
         };
@@ -226,12 +252,13 @@ impl Core {
                     return self.on_unexpected(
                         node,
                         task,
-                        ReportPhase::Ended { end, at, started_at: None },
+                        ReportPhase::Ended { end, at, started_at: None, address: None },
                         batch,
                     );
                 }
-                let event =
-                    Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: stored(at) };
+                let at = stored(at);
+                let Some(end) = self.judge(node, &task, end, at, batch, now) else { return };
+                let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at };
                 (task, event)
             }
             ToServer::Outputs { task, outputs } => return self.on_outputs(node, task, outputs, batch, now),
@@ -265,6 +292,11 @@ impl Core {
         node.refresh();
         node.lost_at = lost_after.map(|after| now + after);
         self.timers.extend(node.lost_at);
+        if let Some(attempt) = node.allocation.clone() {
+            // The other scheduler may know why.
+            self.tell_delegate(crate::delegate::Word::Look(attempt.clone()));
+            self.untended.insert(attempt);
+        }
         self.tell_keeper(Word::Away(id.clone()));
     }
 
@@ -279,6 +311,7 @@ impl Core {
             && let Some(ended) = self.ended.remove(task)
         {
             let live = self.jobs.get(&task.attempt.job);
+            self.untended.extend(self.allocations.contains_key(&task.attempt).then(|| task.attempt.clone()));
             // One that just ended is still in memory.
             let continues = live.is_some_and(|live| !live.job.state.is_terminal());
             messages.push((ended.node, ToAgent::Forget { task: task.clone(), continues }));
@@ -288,7 +321,8 @@ impl Core {
     /// Agents with nothing to do end; those with tasks stay with them.
     pub(super) fn on_dismiss(&mut self, reply: Reply<()>, batch: &mut Batch) {
         for (id, node) in &self.nodes {
-            if node.tasks.is_empty() && node.stale.is_empty() {
+            // A gang's agents are told to end when all they know is here.
+            if node.tasks.is_empty() && node.stale.is_empty() && node.allocation.is_none() {
                 batch.messages.push((id.clone(), ToAgent::Shutdown));
             }
         }

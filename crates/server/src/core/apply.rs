@@ -1,15 +1,18 @@
 //! Moving a job by an event, and what follows from it.
 
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use muster_api::problem::{Code, Problem};
 use muster_launch::{Gang, Member, Part, Parts, Port};
 use muster_link::message::{Launch, Prepare, ToAgent};
-use muster_model::job::{Effect, Event, Invalid, Job, State};
+use muster_model::job::{Effect, Event, Invalid, Job, Standing, State};
 use muster_model::launch::{Peer, Peers};
+use muster_model::node::Account;
 use muster_model::spec::{Kind, Target, shell};
-use muster_model::task::TaskPhase;
-use muster_model::{AttemptId, JobId, NodeId, Reason, Timestamp};
+use muster_model::task::{Address, Placement, TaskPhase};
+use muster_model::{AttemptId, JobId, NodeId, Reason, Task, TaskId, Timestamp};
 use serde_json::json;
 
 use super::Core;
@@ -30,37 +33,52 @@ impl Core {
     ) -> Result<(), Invalid> {
         let Some(live) = self.jobs.get_mut(id) else { return Err(Invalid::Stale) };
         let touched = batch.remember(live);
-        let (state, attempt) = (live.job.state, live.job.attempt);
-        let ended = ended_rank(&event);
+        let state = live.job.state;
+        let (was_under_way, was_waiting) = (live.job.is_under_way(), live.job.is_waiting());
+        let ended = event.rank().filter(|_| matches!(event, Event::TaskEnded { .. }));
+        let member = member_word(&event, &live.job).zip(event.rank());
+        let is_news = matches!(event, Event::TaskReady { .. } | Event::TaskEnded { .. });
         let event = with_usage(event, &live.job, &self.parts.metrics);
         let applied = live.job.apply(event, now)?;
         touched.ranks.extend(&applied.touched);
         touched.moved = true;
-        if live.job.state != state
-            && State::HOLDS_RESOURCES.contains(&state)
-            && !State::HOLDS_RESOURCES.contains(&live.job.state)
-        {
-            touched.attempt_ended = true;
-        }
-        if live.job.attempt != attempt {
-            touched.ranks = (0..live.job.policy.nodes).collect();
-        }
-        if live.job.state == State::Queued {
+        touched.attempt_ended |= was_under_way && !live.job.is_under_way();
+        if live.job.is_waiting() {
             live.wait_anew();
         }
         let live = live.clone();
+        if self.allocations.contains_key(&live.job.attempt_id()) {
+            self.untended.insert(live.job.attempt_id());
+        }
+        if is_news && live.job.has_members() {
+            batch.introduced.insert(id.clone());
+        }
         if let Some(rank) = ended {
             self.record_task_end(&live, rank, batch, now);
         }
-        if live.job.state != state {
+        if was_waiting != live.job.is_waiting() {
+            self.follow_queue(&live);
+        }
+        // Also one that waits again, after it had waited elsewhere.
+        if live.job.state != state || (was_under_way && live.job.is_waiting()) {
             self.record_move(&live, state, batch, now);
         }
+        if let Some((kind, rank)) = member {
+            let node = self.name_of(&live.job.tasks[rank as usize].placement.node);
+            let body = json!({ "rank": rank, "node": node });
+            batch.event(id, live.job.attempt_of(rank).number, now, kind, body);
+        }
         for effect in applied.effects {
-            if let Effect::Release { rank } = effect {
-                self.release(&live, rank);
-            } else {
-                batch.effects.push((id.clone(), effect));
+            match &effect {
+                Effect::Release { rank } => {
+                    self.release(&live, *rank);
+                    continue;
+                }
+                Effect::Prepare { ranks } => self.claim(&live, ranks),
+                Effect::HandOver => self.claim_all(&live),
+                Effect::Launch { .. } | Effect::Stop { .. } => {}
             }
+            batch.effects.push((id.clone(), effect));
         }
         Ok(())
     }
@@ -69,22 +87,24 @@ impl Core {
         let task = &live.job.tasks[rank as usize];
         let end = task.end.as_ref();
         let failure = end.and_then(|end| end.failure.as_ref());
-        let body = json!({ "rank": rank, "node": task.placement.node, "failure": failure });
-        batch.event(&live.job.id, live.job.attempt, now, "task_ended", body);
+        let body = json!({ "rank": rank, "node": self.name_of(&task.placement.node), "failure": failure });
+        batch.event(&live.job.id, task.attempt, now, "task_ended", body);
         let ended = Ended {
             node: task.placement.node.clone(),
             log_bytes: end.and_then(|end| end.log_bytes),
             // What never ran leaves nothing behind.
             owes_outputs: !live.spec.outputs.is_empty() && task.started_at.is_some(),
         };
-        batch.ended.push((live.job.attempt_id().task(rank), ended));
+        batch.ended.push((live.job.task_id(rank), ended));
     }
 
     fn record_move(&mut self, live: &Live, from: State, batch: &mut Batch, now: Timestamp) {
         let job = &live.job;
         let body = match job.state {
             State::Starting => {
-                json!({ "tasks": job.tasks.iter().map(|task| &task.placement).collect::<Vec<_>>() })
+                let placed = job.tasks.iter().filter(|task| !task.is_over()).map(|task| &task.placement);
+                let shown = |Placement { node, devices }: &Placement| json!({ "node": self.name_of(node), "devices": devices });
+                json!({ "tasks": placed.map(shown).collect::<Vec<_>>() })
             }
             State::Stopping => json!({ "ending": job.ending }),
             State::Queued
@@ -97,36 +117,38 @@ impl Core {
             }
         };
         batch.event(&job.id, job.attempt, now, job.state.as_str(), body);
-        if from == State::Queued
-            && let Some(queue) = self.queues.get_mut(live.target())
-        {
+        self.dirty |= job.is_waiting();
+    }
+
+    /// A job came to the queue, or left it.
+    fn follow_queue(&mut self, live: &Live) {
+        if let Some(queue) = self.queues.get_mut(live.target()) {
             queue.remove(&live.order);
         }
         self.requeue_if_waiting(live);
-        self.claim_new_attempt(live, from);
-        self.dirty |= job.state == State::Queued;
     }
 
     pub(super) fn requeue_if_waiting(&mut self, live: &Live) {
-        if live.job.state == State::Queued {
+        if live.job.is_waiting() {
             self.queues.entry(live.target().clone()).or_default().insert(live.order, live.job.id.clone());
             self.timers.extend(live.job.eligible_at);
         }
     }
 
-    fn claim_new_attempt(&mut self, live: &Live, from: State) {
-        if from == State::Queued && live.job.state == State::Starting {
-            self.claim_all(live);
-        }
-    }
-
     /// Counts what the job's tasks hold.
     pub(super) fn claim_all(&mut self, live: &Live) {
-        let attempt = live.job.attempt_id();
-        for (rank, task) in (0..).zip(&live.job.tasks).filter(|(_, task)| task.phase != TaskPhase::Ended) {
-            if let Some(node) = self.nodes.get_mut(&task.placement.node) {
-                node.free.claim(live.need(), &task.placement.devices);
-                node.tasks.insert(attempt.task(rank));
+        self.claim(live, &live.job.ranks(|task| !task.is_over()));
+    }
+
+    fn claim(&mut self, live: &Live, ranks: &[u32]) {
+        for rank in ranks {
+            let placement = &live.job.tasks[*rank as usize].placement;
+            if let Some(node) = self.nodes.get_mut(&placement.node) {
+                // Whoever gave a gang its places counts what is left.
+                if node.allocation.is_none() {
+                    node.free.claim(live.need(), &placement.devices);
+                }
+                node.tasks.insert(live.job.task_id(*rank));
             }
         }
     }
@@ -134,8 +156,10 @@ impl Core {
     fn release(&mut self, live: &Live, rank: u32) {
         let placement = &live.job.tasks[rank as usize].placement;
         if let Some(node) = self.nodes.get_mut(&placement.node) {
-            node.free.release(live.need(), &placement.devices);
-            node.tasks.remove(&live.job.attempt_id().task(rank));
+            if node.allocation.is_none() {
+                node.free.release(live.need(), &placement.devices);
+            }
+            node.tasks.remove(&live.job.task_id(rank));
         }
         self.dirty = true;
     }
@@ -150,14 +174,8 @@ impl Core {
         now: Timestamp,
     ) {
         let wish = wish(&event);
-        let refused = match self.apply(id, event, batch, now) {
-            Ok(()) => return batch.answers.push(Answer::Done(reply)),
-            Err(Invalid::State { state }) => format!("the job is {state}{wish}"),
-            // Only jobs that are not over are in memory.
-            Err(Invalid::Stale) => format!("the job is over{wish}"),
-            Err(other @ (Invalid::UnknownRank { .. } | Invalid::WrongGang { .. })) => other.to_string(),
-        };
-        drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
+        let done = self.apply(id, event, batch, now).map_err(|invalid| refusal(&invalid, wish));
+        batch.answer(reply, done);
     }
 
     /// Calls a job something else. What runs goes on under the old name until it starts anew.
@@ -197,6 +215,10 @@ impl Core {
                 let grace = grace.unwrap_or(live.spec.grace);
                 ranks.into_iter().for_each(|rank| self.send_stop(&live, rank, grace));
             }
+            Effect::HandOver => {
+                let word = self.word_of_hand_over(&live);
+                word.into_iter().for_each(|word| self.tell_delegate(word));
+            }
             // Resources are counted when the batch is decided.
             Effect::Release { .. } => {}
         }
@@ -205,7 +227,7 @@ impl Core {
     pub(super) fn send_prepare(&mut self, live: &Live, rank: u32) {
         let task = &live.job.tasks[rank as usize];
         let in_place = self.directory(live, &task.placement.node);
-        let attempt = live.job.attempt_id();
+        let attempt = live.job.attempt_of(rank);
         let before = attempt.number.checked_sub(1).filter(|number| *number > 0);
         let message = Prepare {
             previous: before.map(|number| AttemptId { number, ..attempt.clone() }.task(rank)),
@@ -215,7 +237,7 @@ impl Core {
             in_place,
             goes_on: live.spec.kind == Kind::Machine,
             ports: muster_launch::ports(&live.spec),
-            shared_port: Some(muster_launch::shared_port(&attempt)),
+            shared_port: Some(muster_launch::shared_port(&bond(live))),
             devices: task.placement.devices.clone(),
             memory_bytes: live.spec.resources.memory,
         };
@@ -234,52 +256,37 @@ impl Core {
     }
 
     fn send_launch(&mut self, live: &Live, ranks: &[u32]) {
-        let Some(gang) = self.gang(live) else { return };
+        let Some(mut gang) = self.gang(live) else { return };
         let environment = match self.parts.readers.environment(&live.job.id) {
             Ok(environment) => environment.unwrap_or_default(),
             Err(error) => {
                 return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
             }
         };
-        let parts = Parts::of(&gang);
-        let all = self.peers(&gang);
-        for rank in ranks {
-            let Part { env, defaults, paths, files, surroundings, work, peers, .. } = parts.part(*rank);
-            // What the platform knows goes on top of what people say, and that on top of what the platform advises.
-            let mut whole = defaults;
-            whole.extend(environment.clone());
-            whole.extend(live.spec.env.clone());
-            whole.extend(env);
-            let message = Launch {
-                task: gang.attempt.task(*rank),
-                env: whole,
-                setup: live.spec.setup.as_deref().map(shell),
-                work,
-                paths,
-                files,
-                surroundings,
-                peers: peers.then(|| all.clone()),
-                timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
-                grace_ms: live.spec.grace.as_millis() as u64,
-            };
-            let node = live.job.tasks[*rank as usize].placement.node.clone();
-            self.send(&node, ToAgent::Launch(Box::new(message)));
+        let all = self.peers(live, &gang);
+        // What has started meanwhile, or before, has no need of it.
+        let is_ready = |rank: &u32| live.job.tasks[*rank as usize].phase == TaskPhase::Ready;
+        let ranks: Vec<u32> = ranks.iter().copied().filter(is_ready).collect();
+        // Most gangs are of one attempt; of machines that start one by one, each is told its own.
+        for ranks in ranks.chunk_by(|a, b| live.job.attempt_of(*a) == live.job.attempt_of(*b)) {
+            gang.attempt = live.job.attempt_of(ranks[0]);
+            let parts = Parts::of(&gang);
+            for rank in ranks {
+                let message =
+                    launch_of(live, parts.part(*rank), gang.attempt.task(*rank), &environment, &all);
+                let node = live.job.tasks[*rank as usize].placement.node.clone();
+                self.send(&node, ToAgent::Launch(Box::new(message)));
+            }
         }
     }
 
     /// The gang of a job, once every member has said where it is.
     fn gang<'a>(&self, live: &'a Live) -> Option<Gang<'a>> {
-        let members = live.job.tasks.iter().map(|task| {
-            let node = self.nodes.get(&task.placement.node)?;
-            Some(Member {
-                host: node.host.clone(),
-                account: node.account.clone(),
-                address: task.address.clone()?,
-                devices: muster_launch::given(&node.free.capacity.devices, &task.placement.devices),
-            })
-        });
+        let members = live.job.tasks.iter().map(|task| self.member(task).or_else(|| absent(live, task)));
+        let mut members = members.collect::<Option<Vec<_>>>()?;
+        muster_launch::tell_apart(&mut members);
         Some(Gang {
-            members: members.collect::<Option<_>>()?,
+            members,
             attempt: live.job.attempt_id(),
             job_name: live.name.clone(),
             workspace: live.spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()),
@@ -287,12 +294,29 @@ impl Core {
         })
     }
 
+    fn member(&self, task: &Task) -> Option<Member> {
+        let node = self.nodes.get(&task.placement.node)?;
+        Some(Member {
+            host: node.host.clone(),
+            account: node.account.clone(),
+            address: task.address.clone()?,
+            devices: muster_launch::given(&node.free.capacity.devices, &task.placement.devices),
+        })
+    }
+
+    /// The same, as far as anybody can be reached.
+    pub(super) fn peers_of(&self, live: &Live) -> Option<Peers> {
+        Some(self.peers(live, &self.gang(live)?))
+    }
+
     /// How the members of a gang reach each other.
-    fn peers(&self, gang: &Gang) -> Peers {
-        let secret = blake3::keyed_hash(&self.parts.gang_key, gang.attempt.to_string().as_bytes());
+    fn peers(&self, live: &Live, gang: &Gang) -> Peers {
+        let secret = blake3::keyed_hash(&self.parts.gang_key, bond(live).to_string().as_bytes());
+        let is_over = |rank: u32| live.job.policy.independent && live.job.tasks[rank as usize].is_over();
         let peer = |(rank, member): (u32, &Member)| Peer {
             names: muster_launch::names(gang, rank),
-            ip: member.ip(),
+            // Nobody is to knock for a minute where somebody was.
+            ip: if is_over(rank) { Ipv4Addr::UNSPECIFIED.into() } else { member.ip() },
             port: member.port(Port::Ssh),
         };
         Peers { secret: secret.to_hex().to_string(), members: (0..).zip(&gang.members).map(peer).collect() }
@@ -300,11 +324,11 @@ impl Core {
 
     pub(super) fn send_stop(&mut self, live: &Live, rank: u32, grace: Duration) {
         let node = live.job.tasks[rank as usize].placement.node.clone();
-        let task = live.job.attempt_id().task(rank);
+        let task = live.job.task_id(rank);
         self.send(&node, ToAgent::Stop { task, grace_ms: grace.as_millis() as u64 });
     }
 
-    fn send(&mut self, node: &NodeId, message: ToAgent) {
+    pub(super) fn send(&mut self, node: &NodeId, message: ToAgent) {
         if let Some(node) = self.nodes.get_mut(node) {
             node.send(message);
         }
@@ -318,6 +342,50 @@ impl Core {
     }
 }
 
+fn launch_of(
+    live: &Live,
+    part: Part,
+    task: TaskId,
+    environment: &BTreeMap<String, String>,
+    all: &Peers,
+) -> Launch {
+    let Part { env, defaults, paths, files, surroundings, work, peers, .. } = part;
+    // What the platform knows goes on top of what people say, and that on top of what the platform advises.
+    let mut whole = defaults;
+    whole.extend(environment.clone());
+    whole.extend(live.spec.env.clone());
+    whole.extend(env);
+    Launch {
+        task,
+        env: whole,
+        setup: live.spec.setup.as_deref().map(shell),
+        work,
+        paths,
+        files,
+        surroundings,
+        peers: peers.then(|| all.clone()),
+        timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
+        grace_ms: live.spec.grace.as_millis() as u64,
+    }
+}
+
+/// A member that the others do without, where they may: nobody reaches it.
+fn absent(live: &Live, task: &Task) -> Option<Member> {
+    live.job.policy.independent.then(|| Member {
+        host: task.placement.node.to_string(),
+        account: Account::default(),
+        address: task.address.clone().unwrap_or_else(|| Address::new(Ipv4Addr::UNSPECIFIED, Vec::new())),
+        devices: Vec::new(),
+    })
+}
+
+/// The attempt that what the members of a gang have in common is made of. Those that start one by one have it in common
+/// with the ones that were there before.
+fn bond(live: &Live) -> AttemptId {
+    let number = if live.job.policy.independent { 1 } else { live.job.attempt };
+    AttemptId { job: live.job.id.clone(), number }
+}
+
 /// A node that is lost says nothing of its tasks any more; what it said last is better than nothing.
 fn with_usage(mut event: Event, job: &Job, metrics: &Metrics) -> Event {
     if let Event::TaskEnded { rank, end, .. } = &mut event
@@ -325,7 +393,7 @@ fn with_usage(mut event: Event, job: &Job, metrics: &Metrics) -> Event {
         && end.usage.is_none()
         && let Some(task) = job.tasks.get(*rank as usize)
     {
-        let usage = metrics.usage(&task.placement.node, &job.attempt_id().task(*rank));
+        let usage = metrics.usage(&task.placement.node, &job.task_id(*rank));
         end.usage = usage.map(Box::new);
     }
     event
@@ -337,13 +405,51 @@ fn wish(event: &Event) -> &'static str {
         Event::Suspend => "; one that waits or runs can be suspended",
         Event::Resume => "; only one that is suspended can be resumed",
         Event::Admit { .. }
+        | Event::HandOver { .. }
+        | Event::TaskSeated { .. }
         | Event::TaskReady { .. }
         | Event::TaskStarted { .. }
         | Event::TaskEnded { .. }
         | Event::Stop { .. }
         | Event::Preempt { .. }
+        | Event::StopTask { .. }
+        | Event::StartTask { .. }
         | Event::Hold
         | Event::Release => "",
+    }
+}
+
+/// Why what someone wanted is not done.
+pub(super) fn refusal(invalid: &Invalid, wish: &str) -> Problem {
+    let refused = match invalid {
+        Invalid::State { state } => format!("the job is {state}{wish}"),
+        // Only jobs that are not over are in memory.
+        Invalid::Stale => format!("the job is over{wish}"),
+        Invalid::Together => {
+            return Problem::new(
+                Code::InvalidState,
+                "its tasks start and end together; only machines do not",
+            )
+            .hint("`muster suspend JOB` and `muster stop JOB` are for all of its tasks");
+        }
+        Invalid::Task { standing: Standing::Killed, .. } => {
+            return Problem::new(Code::InvalidState, invalid.to_string())
+                .hint("it does not come back; `muster machine create` makes another, under another name");
+        }
+        Invalid::UnknownRank { .. } | Invalid::WrongGang { .. } | Invalid::Task { .. } => invalid.to_string(),
+    };
+    Problem::new(Code::InvalidState, refused)
+}
+
+/// What happened to one member of a gang whose members come and go, for whoever follows the job.
+fn member_word(event: &Event, job: &Job) -> Option<&'static str> {
+    match event {
+        Event::StopTask { .. } => Some("task_stopping"),
+        Event::StartTask { .. } => Some("task_starting"),
+        // Of those that start together, the job's own state says it.
+        Event::TaskStarted { .. } if job.state == State::Running => Some("task_running"),
+        // Everything else is told by the job's own moves, or by the end of the task.
+        _ => None,
     }
 }
 
@@ -351,19 +457,4 @@ fn wish(event: &Event) -> &'static str {
 pub(super) fn name_taken(name: &str) -> Problem {
     Problem::new(Code::NameTaken, format!("`{name}` is the name of a job that is not over"))
         .hint(format!("choose another name; `muster show {name}` shows the job that has it"))
-}
-
-fn ended_rank(event: &Event) -> Option<u32> {
-    match event {
-        Event::TaskEnded { rank, .. } => Some(*rank),
-        Event::Admit { .. }
-        | Event::TaskReady { .. }
-        | Event::TaskStarted { .. }
-        | Event::Stop { .. }
-        | Event::Preempt { .. }
-        | Event::Suspend
-        | Event::Resume
-        | Event::Hold
-        | Event::Release => None,
-    }
 }

@@ -7,12 +7,14 @@ use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
 use muster_model::job::Effect;
 use muster_model::pool::Pool;
-use muster_model::{BundleId, JobId, NodeId, TaskId, Timestamp};
+use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, NewEvent};
 use serde_json::Value;
 
+use super::allocation::Allocation;
 use super::input::Reply;
 use super::live::{Ended, Live};
+use crate::delegate::{News, Word};
 
 /// An answer that is given once the batch is on disk, or with the reason why it is not.
 pub(super) enum Answer {
@@ -69,6 +71,8 @@ pub(super) struct Batch {
     pub removed: Vec<JobId>,
     pub answers: Vec<Answer>,
     pub effects: Vec<(JobId, Effect)>,
+    /// Groups in which somebody came or went.
+    pub introduced: BTreeSet<JobId>,
     pub messages: Vec<(NodeId, ToAgent)>,
     pub ended: Vec<(TaskId, Ended)>,
     /// Agents whose words are in this batch: if it fails they must say them again.
@@ -86,8 +90,18 @@ pub(super) struct Batch {
     pub pools_before: Option<BTreeMap<String, Pool>>,
     /// Nodes of pools that were spoken of: those that are away are tried at once.
     pub spoken_of: BTreeSet<NodeId>,
+    /// Allocations as they were, of those that changed; none for a new one.
+    pub allocations_before: BTreeMap<AttemptId, Option<Allocation>>,
+    /// What was heard of other schedulers: if the batch fails it is heard again.
+    pub news: Vec<(AttemptId, News)>,
+    /// What is said to whoever speaks with them, once this is on disk.
+    pub words: Vec<Word>,
+    /// Allocations of which nothing is left.
+    pub closed: Vec<AttemptId>,
     /// Whether nodes were drained, of those where that changed; as it was first comes last.
     pub drained_before: Vec<(NodeId, bool)>,
+    /// Who the nodes were that said hello; as it was first comes first.
+    pub incarnations_before: Vec<(NodeId, Option<String>)>,
 }
 
 impl Batch {

@@ -10,8 +10,10 @@ use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::JobSpec;
-use muster_model::{BundleId, JobId, NodeId, TaskId, Timestamp};
+use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::delegate::News;
 
 /// Inputs that may wait while a commit is on its way to disk. Beyond it, callers wait: that is the back-pressure.
 pub(crate) const WAITING_INPUTS: usize = 4096;
@@ -42,6 +44,13 @@ pub(crate) enum Input {
     /// The same checks as for a submission, and what would happen, without making a job.
     Preview(Box<JobSpec>, Reply<Why>),
     Job(JobId, Event, Reply<()>),
+    /// What someone wants of one of its tasks.
+    Task {
+        job: JobId,
+        rank: u32,
+        wish: Wish,
+        reply: Reply<()>,
+    },
     Rename(JobId, String, Reply<()>),
     Remove(JobId, Reply<()>),
     PutBundle(BundleId, String, Reply<()>),
@@ -70,6 +79,8 @@ pub(crate) enum Input {
     /// The pools of the configuration, all of them.
     Configure(Vec<PoolSpec>, Reply<()>),
     Unfinished(Reply<u64>),
+    /// How much other schedulers keep that is still to be given back, or is in use.
+    Kept(Reply<u64>),
     AgentConnected {
         connection: ConnectionId,
         hello: Box<Hello>,
@@ -84,6 +95,13 @@ pub(crate) enum Input {
         connection: ConnectionId,
         node: NodeId,
     },
+    /// What came of a gang at another scheduler.
+    Delegated {
+        attempt: AttemptId,
+        news: News,
+    },
+    /// Somebody wants to see files of an attempt that another scheduler had. Says whether its agents come.
+    Visit(AttemptId, Reply<bool>),
     /// A task's log was closed by its agent, and is on disk as far as it goes.
     LogClosed(TaskId),
     /// End agents that have nothing to do, then say so.
@@ -100,6 +118,17 @@ pub(crate) enum Input {
     LogBytes(Vec<(JobId, u64)>, Reply<()>),
     /// Have every connected node remove what it need not keep; says which were asked. What each freed is told later.
     Collect(mpsc::Sender<(NodeId, u64)>, Reply<Vec<NodeId>>),
+}
+
+/// What someone wants of one task of a job whose tasks are each on their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// It is to end for now.
+    Suspend,
+    /// It is to start anew, at once.
+    Resume,
+    /// It is to end for good.
+    Stop,
 }
 
 /// What is said of a pool.

@@ -87,7 +87,9 @@ impl Core {
     /// Asks every node that is there. One that is away does it by itself.
     pub(super) fn on_collect(&mut self, collected: mpsc::Sender<(NodeId, u64)>, reply: Reply<Vec<NodeId>>) {
         let mut asked = Vec::new();
-        for (id, node) in self.nodes.iter_mut().filter(|(_, node)| node.connection.is_some()) {
+        for (id, node) in
+            self.nodes.iter_mut().filter(|(_, node)| node.connection.is_some() && node.allocation.is_none())
+        {
             node.send(ToAgent::Collect);
             asked.push(id.clone());
         }

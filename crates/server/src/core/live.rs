@@ -8,7 +8,7 @@ use muster_link::message::ToAgent;
 use muster_model::job::Job;
 use muster_model::node::{Account, Capacity};
 use muster_model::spec::{JobSpec, Target};
-use muster_model::{BundleId, NodeId, TaskId, Timestamp};
+use muster_model::{AttemptId, BundleId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Free, Need, Waiting};
 use tokio::sync::mpsc;
 
@@ -32,7 +32,7 @@ impl Live {
     pub fn new(job: Job, name: String, spec: Arc<JobSpec>, bundle: Option<BundleId>, seq: u64) -> Self {
         let waiting = Waiting {
             job: job.id.clone(),
-            nodes: spec.nodes,
+            nodes: job.wanted().len() as u32,
             need: Need::from(&*spec),
             prefer: job.preferred(),
         };
@@ -41,9 +41,9 @@ impl Live {
 
     /// What it waits for, each time it comes to the queue.
     pub fn wait_anew(&mut self) {
-        let prefer = self.job.preferred();
-        if prefer != self.waiting.prefer {
-            self.waiting = Arc::new(Waiting { prefer, ..(*self.waiting).clone() });
+        let (nodes, prefer) = (self.job.wanted().len() as u32, self.job.preferred());
+        if (nodes, &prefer) != (self.waiting.nodes, &self.waiting.prefer) {
+            self.waiting = Arc::new(Waiting { nodes, prefer, ..(*self.waiting).clone() });
         }
     }
 
@@ -73,6 +73,7 @@ pub(super) struct Connection {
     pub outbox: mpsc::Sender<ToAgent>,
     pub pid: u32,
     pub version: String,
+    pub protocol: u32,
 }
 
 /// A node, whether or not its agent is connected.
@@ -93,6 +94,10 @@ pub(super) struct Node {
     pub lost_at: Option<Timestamp>,
     /// It gets no new tasks: somebody wants it so.
     pub drained: bool,
+    /// The attempt that it stands for a place of. Nothing else is ever planned on such a node.
+    pub allocation: Option<AttemptId>,
+    /// Its agent is away although its allocation is known to go on.
+    pub is_doubted: bool,
     /// It is nobody's any more, and goes when what ran there has ended, or at this moment.
     pub leaves_at: Option<Timestamp>,
 }
@@ -110,8 +115,15 @@ impl Node {
             stale: BTreeSet::new(),
             lost_at: None,
             drained: false,
+            allocation: None,
+            is_doubted: false,
             leaves_at: None,
         }
+    }
+
+    /// Whether it is a node to people: somebody's, and not just a place of a gang.
+    pub fn is_shown(&self) -> bool {
+        self.leaves_at.is_none() && self.allocation.is_none()
     }
 
     /// Whether new tasks may start there follows from the rest.

@@ -192,6 +192,8 @@ impl Core {
         batch.spoken_of.remove(id);
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.leaves_at = Some(now + LEAVE);
+        // That it was drained goes with it: one that comes back is a new one.
+        batch.drained_before.insert(0, (id.clone(), std::mem::take(&mut node.drained)));
         node.stale.extend(node.tasks.iter().cloned());
         node.refresh();
         let tasks = node.tasks.clone();
@@ -286,7 +288,7 @@ impl Core {
 
     /// Answers those who wait for the nodes of a server that has just started.
     pub(super) fn settle(&mut self, now: Timestamp) {
-        let is_there = |node: &Node| node.connection.is_some();
+        let is_there = |node: &Node| node.connection.is_some() || node.allocation.is_some();
         if !self.settling.is_empty() && (now >= self.settles_at || self.nodes.values().all(is_there)) {
             self.settling.drain(..).for_each(|reply| drop(reply.send(Ok(()))));
         }
@@ -296,7 +298,7 @@ impl Core {
     pub(super) fn find_node(&self, text: &str) -> Result<NodeId, Problem> {
         let short = |id: &NodeId| id.as_str().trim_start_matches(NodeId::PREFIX).to_owned();
         let shown: Vec<&NodeId> =
-            self.nodes.iter().filter(|(_, node)| node.leaves_at.is_none()).map(|(id, _)| id).collect();
+            self.nodes.iter().filter(|(_, node)| node.is_shown()).map(|(id, _)| id).collect();
         if let Some(id) = shown.iter().find(|id| id.as_str() == text || short(id) == text) {
             return Ok((*id).clone());
         }

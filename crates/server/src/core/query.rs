@@ -27,7 +27,7 @@ impl Core {
             State::Running => plain("running", format!("running, attempt {}", live.job.attempt)),
             State::Stopping => plain("stopping", "its tasks are being stopped".into()),
             State::Suspended => Why {
-                help: Reason::Suspended.hint().map(str::to_owned),
+                help: Reason::Suspended.hint(live.job.attempt).map(str::to_owned),
                 ..plain("suspended", "paused by its user".into())
             },
             State::Succeeded | State::Failed | State::Stopped => return None,
@@ -35,6 +35,9 @@ impl Core {
     }
 
     fn why_queued(&self, live: &Live) -> Why {
+        if live.job.is_handed_over() {
+            return self.why_handed_over(live);
+        }
         if live.job.hold {
             return plain("held", "held in the queue by its user".into());
         }
@@ -43,14 +46,37 @@ impl Core {
             let pause = std::time::Duration::try_from(at.duration_since(now)).unwrap_or_default();
             return plain("backoff", format!("tried again in {}", format_duration(pause)));
         }
+        if let Some(allocation) = self.open_allocation(&live.job.id) {
+            let what = format!("waits until {} has taken its last attempt back", live.target());
+            return Why { constraint: allocation.lingers.clone(), ..plain("closing", what) };
+        }
+        if self.is_delegated(live.target()) {
+            return plain("starting", format!("it is handed over to {} now", live.target()));
+        }
         let queue = self.queues.get(live.target());
         let ahead = queue.map_or(0, |queue| queue.range(..live.order).count());
         let starts = || plain("starting", "it starts now".into());
         self.obstacle(&live.waiting, live.target(), ahead).unwrap_or_else(starts)
     }
 
+    /// Why another scheduler has not begun it, as far as that has said so.
+    fn why_handed_over(&self, live: &Live) -> Why {
+        let target = live.target();
+        let allocation = self.allocations.get(&live.job.attempt_id());
+        let said = allocation.and_then(|allocation| allocation.wait.clone());
+        let mut why = said.unwrap_or_else(|| match allocation.and_then(|one| one.row.external.as_ref()) {
+            Some(id) => plain("handed_over", format!("handed over to {target}, as {id}")),
+            None => plain("handed_over", format!("handed over to {target}")),
+        });
+        // What it said last may not be so any more.
+        if let Some(trouble) = self.parts.troubles.get(target) {
+            why.constraint = Some(format!("{target} does not answer now: {trouble}"));
+        }
+        why
+    }
+
     pub(super) fn node_views(&self) -> Vec<NodeView> {
-        let shown = self.nodes.iter().filter(|(_, node)| node.leaves_at.is_none());
+        let shown = self.nodes.iter().filter(|(_, node)| node.is_shown());
         shown.map(|(id, node)| self.node_view(id, node)).collect()
     }
 
@@ -117,7 +143,7 @@ impl Core {
 }
 
 fn plain(code: &str, summary: String) -> Why {
-    Why { code: code.into(), summary, constraint: None, help: None }
+    Why { code: code.into(), summary, ..Why::default() }
 }
 
 /// A failure of the store, as a caller may see it.

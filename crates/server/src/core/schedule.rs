@@ -20,6 +20,10 @@ impl Core {
         }
         let targets: Vec<Target> = self.queues.keys().cloned().collect();
         for target in targets {
+            if self.is_delegated(&target) {
+                self.hand_over(&target, batch, now);
+                continue;
+            }
             let mut free = self.free_on(&target);
             let deferred = Cell::new(false);
             let plan = muster_scheduler::plan(&mut free, self.candidates(&target, batch, now, &deferred));
@@ -57,7 +61,7 @@ impl Core {
     pub(super) fn free_on(&self, target: &Target) -> Vec<Free> {
         self.nodes
             .values()
-            .filter(|node| node.target == *target && node.leaves_at.is_none())
+            .filter(|node| node.target == *target && node.is_shown())
             .map(|node| node.free.clone())
             .collect()
     }
@@ -67,6 +71,7 @@ impl Core {
         while self.timers.first().is_some_and(|at| *at <= now) {
             self.timers.pop_first();
             self.dirty = true;
+            self.untended.extend(self.allocations.keys().cloned());
         }
         let lost: Vec<_> = self
             .nodes
@@ -78,9 +83,12 @@ impl Core {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.lost_at = None;
             }
+            if self.is_doubtful(&id, batch) {
+                continue;
+            }
             for task in tasks {
                 tracing::warn!(%task, node = %id, "given up: its node stayed away");
-                let end = TaskEnd::new(Some(Reason::NodeLost { node: id.to_string() }), None);
+                let end = TaskEnd::new(Some(Reason::NodeLost { node: self.name_of(&id) }), None);
                 let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: now };
                 self.apply_quietly(&task.attempt.job, event, batch, now);
             }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use muster_model::NodeId;
 use muster_model::node::Capacity;
 use muster_model::spec::Target;
+use muster_model::{AttemptId, NodeId, Timestamp};
 use muster_store::NodeRow;
 
-use super::live::{Live, Node};
+use super::allocation::Allocation;
+use super::live::{Ended, Live, Node};
 use super::{Core, Parts};
+use crate::delegate::Word;
 
 /// How long nodes may take to come back to a server that has started: their way to it may have to be made anew.
 const RETURN: Duration = Duration::from_secs(60);
@@ -29,6 +31,9 @@ impl Core {
             nodes: BTreeMap::new(),
             pools: BTreeMap::new(),
             leaving: BTreeSet::new(),
+            allocations: BTreeMap::new(),
+            untended: BTreeSet::new(),
+            unheard: Vec::new(),
             settling: Vec::new(),
             settles_at: now + SETTLE,
             ended: HashMap::new(),
@@ -36,10 +41,12 @@ impl Core {
             timers: BTreeSet::from([now + SETTLE]),
             next_seq,
             dirty: true,
+            later: Vec::new(),
             parts,
         };
         core.load_nodes(nodes)?;
         core.load_jobs()?;
+        core.load_allocations()?;
         core.rebuild();
         Ok(core)
     }
@@ -68,6 +75,59 @@ impl Core {
         }
         let ids: Vec<NodeId> = self.nodes.keys().cloned().collect();
         ids.iter().for_each(|id| self.join(id));
+        Ok(())
+    }
+
+    /// What other schedulers were given: whether they still have it, and what of it was not told, is found out anew.
+    fn load_allocations(&mut self) -> Result<(), muster_store::Error> {
+        let remembered: HashMap<NodeId, NodeRow> =
+            self.parts.readers.nodes()?.into_iter().map(|row| (row.id.clone(), row)).collect();
+        let now = super::now();
+        for row in self.parts.readers.open_allocations()? {
+            let attempt = row.attempt.clone();
+            let target = row.target.clone();
+            let known: Vec<&NodeRow> = row.nodes.iter().filter_map(|node| remembered.get(node)).collect();
+            let came = !known.is_empty();
+            self.adopt_allocation(Allocation { came, ..Allocation::new(row) });
+            for row in known {
+                self.remember_seat(row, now);
+            }
+            let live = self.jobs.get(&attempt.job).filter(|live| live.job.attempt == attempt.number);
+            let word = match live.filter(|live| live.job.is_under_way()) {
+                Some(live) if self.allocations[&attempt].row.external.is_none() => {
+                    self.word_of_hand_over(live)
+                }
+                Some(_) | None => Some(Word::Watch { attempt: attempt.clone(), target }),
+            };
+            word.into_iter().for_each(|word| self.tell_delegate(word));
+            self.load_debts(&attempt)?;
+        }
+        Ok(())
+    }
+
+    /// A node of a gang, as its agent was when it last spoke. One that never came is not missed.
+    fn remember_seat(&mut self, row: &NodeRow, now: Timestamp) {
+        let Some(node) = self.nodes.get_mut(&row.id) else { return };
+        node.host = row.host.clone();
+        node.incarnation = row.incarnation.clone();
+        node.free.capacity = row.capacity.clone();
+        let engine = self.parts.engines.get(node.target.engine());
+        node.lost_at = engine.map(|engine| now + engine.capabilities().lost_after.max(RETURN));
+        self.timers.extend(node.lost_at);
+    }
+
+    /// The tasks of an attempt that are over and whose log or outputs were not here yet.
+    fn load_debts(&mut self, attempt: &AttemptId) -> Result<(), muster_store::Error> {
+        for (rank, task) in (0..).zip(self.parts.readers.tasks(&attempt.job, attempt.number)?) {
+            let id = attempt.task(rank);
+            let Some(end) = task.end else { continue };
+            let Some(debt) = self.parts.readers.debt(&id)? else { continue };
+            let log_bytes = end.log_bytes.filter(|_| debt.log);
+            if debt.outputs || !self.parts.logs.is_complete(&id, log_bytes) {
+                let ended = Ended { node: task.placement.node, log_bytes, owes_outputs: debt.outputs };
+                self.ended.insert(id, ended);
+            }
+        }
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use super::apply::name_taken;
 use super::batch::{Answer, Batch, Touched};
 use super::input::{Reply, Submission};
 use super::live::Live;
+use crate::delegate::Word;
 
 /// The workspace of a job that names none.
 pub(super) const DEFAULT_WORKSPACE: &str = "default";
@@ -78,6 +79,7 @@ impl Core {
             errors.push(FieldError::new("name", FieldCode::NameInUse, message));
         }
         errors.extend(self.check_pool(&spec.on));
+        // Whether somebody else's machines have enough is theirs to say.
         let nodes = self.free_on(&spec.on);
         let waiting = waiting(spec);
         // A node that has not said what it has yet may have anything.
@@ -166,6 +168,13 @@ impl Core {
         for node in self.nodes.keys() {
             batch.messages.push((node.clone(), ToAgent::Remove { job: id.clone() }));
         }
+        match self.parts.readers.allocations(&id) {
+            Ok(rows) => {
+                let target = rows.into_iter().next().map(|row| row.target);
+                batch.words.extend(target.map(|target| Word::Remove { job: id.clone(), target }));
+            }
+            Err(error) => tracing::warn!(job = %id, %error, "what it had elsewhere cannot be looked up"),
+        }
         self.ended.retain(|task, _| task.attempt.job != id);
         batch.removed.push(id);
         batch.answers.push(Answer::Done(reply));
@@ -174,13 +183,20 @@ impl Core {
     /// What would happen to a job, if it were submitted now.
     pub(super) fn preview(&self, spec: &JobSpec) -> Result<Why, Problem> {
         self.check(spec)?;
+        if self.is_delegated(&spec.on) {
+            return Ok(Why {
+                code: "delegated".into(),
+                summary: format!("{} decides when and where it starts", spec.on),
+                help: Some(format!("`muster nodes` shows what {} has", spec.on.engine())),
+                ..Why::default()
+            });
+        }
         let waiting = waiting(spec);
         let ahead = self.queues.get(&spec.on).map_or(0, |queue| queue.len());
         Ok(self.obstacle(&waiting, &spec.on, ahead).unwrap_or_else(|| Why {
             code: "starts_now".into(),
             summary: "it would start now".into(),
-            constraint: None,
-            help: None,
+            ..Why::default()
         }))
     }
 }

@@ -12,7 +12,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 
+mod ahead;
+mod delegate;
 mod machine;
+mod member;
 mod pool;
 
 struct Fixture {
@@ -20,9 +23,14 @@ struct Fixture {
     dir: tempfile::TempDir,
     connection: u64,
     words: mpsc::UnboundedReceiver<Word>,
+    delegated: mpsc::UnboundedReceiver<crate::delegate::Word>,
 }
 
-fn load(dir: &std::path::Path) -> (Core, mpsc::UnboundedReceiver<Word>) {
+/// What the core says to those who start agents, and to those who speak with other schedulers.
+type Ears = (mpsc::UnboundedReceiver<Word>, mpsc::UnboundedReceiver<crate::delegate::Word>);
+
+fn load(dir: &std::path::Path) -> (Core, Ears) {
+    let (delegate, delegated) = mpsc::unbounded_channel();
     let (words_sender, words) = mpsc::unbounded_channel();
     let Store { writer, readers } = Store::open(dir).unwrap();
     let options =
@@ -31,17 +39,23 @@ fn load(dir: &std::path::Path) -> (Core, mpsc::UnboundedReceiver<Word>) {
         gang_key: [7; 32],
         writer,
         readers,
-        engines: Arc::new(Engines::new(vec![Arc::new(Local::new(options)), Arc::new(pool::Far::new())])),
+        engines: Arc::new(Engines::new(vec![
+            Arc::new(Local::new(options)),
+            Arc::new(pool::Far::new()),
+            Arc::new(crate::delegate::tests::Cluster::new()),
+        ])),
         logs: Arc::new(LogStore::new(dir.join("logs"))),
         metrics: Arc::new(Metrics::new()),
         commits: Arc::default(),
         news: watch::Sender::new(0),
         words: words_sender,
+        delegate,
+        troubles: Arc::default(),
         starts: Arc::default(),
         home: dir.into(),
         keep: Default::default(),
     };
-    (Core::load(parts, vec![(node(), Target::Local)]).unwrap(), words)
+    (Core::load(parts, vec![(node(), Target::Local)]).unwrap(), (words, delegated))
 }
 
 /// What agents should run: a file that never changes.
@@ -56,16 +70,16 @@ fn node() -> NodeId {
 impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (core, words) = load(dir.path());
-        Self { core, dir, connection: 0, words }
+        let (core, (words, delegated)) = load(dir.path());
+        Self { core, dir, connection: 0, words, delegated }
     }
 
     /// What a killed server leaves, started again.
     fn restart(self) -> Self {
-        let Self { core, dir, connection, words } = self;
-        drop((core, words));
-        let (core, words) = load(dir.path());
-        Self { core, dir, connection, words }
+        let Self { core, dir, connection, words, delegated } = self;
+        drop((core, words, delegated));
+        let (core, (words, delegated)) = load(dir.path());
+        Self { core, dir, connection, words, delegated }
     }
 
     fn connect(&mut self, incarnation: &str, tasks: Vec<TaskReport>) -> mpsc::Receiver<ToAgent> {
@@ -90,7 +104,14 @@ impl Fixture {
     ) -> mpsc::Receiver<ToAgent> {
         self.connection += 1;
         let (outbox, messages) = mpsc::channel(100);
-        let hello = Hello {
+        let hello = self.hello(node, build, incarnation, tasks);
+        let connection = ConnectionId(self.connection);
+        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox });
+        messages
+    }
+
+    fn hello(&self, node: &NodeId, build: &str, incarnation: &str, tasks: Vec<TaskReport>) -> Hello {
+        Hello {
             protocol: PROTOCOL,
             version: "1".into(),
             build: build.into(),
@@ -101,10 +122,7 @@ impl Fixture {
             capacity: Capacity { cpu_millis: 4000, memory_bytes: 1 << 30, slots: 4, devices: Vec::new() },
             account: Default::default(),
             tasks,
-        };
-        let connection = ConnectionId(self.connection);
-        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox });
-        messages
+        }
     }
 
     fn turn(&mut self, input: Input) {
@@ -143,7 +161,7 @@ fn address(last: u8) -> Address {
 }
 
 fn task(job: &JobId, attempt: u32, rank: u32) -> TaskId {
-    muster_model::AttemptId { job: job.clone(), number: attempt }.task(rank)
+    AttemptId { job: job.clone(), number: attempt }.task(rank)
 }
 
 fn ended(task: TaskId, failure: Option<muster_model::Reason>) -> ToServer {
@@ -205,7 +223,7 @@ fn what_ended_while_the_server_was_away_is_counted_once() {
     fixture.say(ToServer::Ready { task: task(&job, 1, 0), address: address(1) });
     let mut fixture = fixture.restart();
     let end = TaskEnd::new(None, Some(0));
-    let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()) };
+    let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()), address: None };
     let report = TaskReport { task: task(&job, 1, 0), phase };
     let mut messages = fixture.connect("a", vec![report.clone()]);
     assert_eq!(fixture.state(&job), State::Succeeded);
@@ -228,7 +246,7 @@ fn a_node_that_lost_its_records_has_lost_its_tasks() {
 fn nothing_new_starts_beside_a_task_that_was_given_up() {
     let mut fixture = Fixture::new();
     let stale = task(&JobId::from_random(9), 1, 0);
-    let report = TaskReport { task: stale.clone(), phase: ReportPhase::Running { at: now() } };
+    let report = TaskReport { task: stale.clone(), phase: ReportPhase::Running { at: now(), address: None } };
     let mut messages = fixture.connect("a", vec![report]);
     assert!(all(&mut messages).contains(&ToAgent::Stop { task: stale.clone(), grace_ms: 0 }));
     let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
@@ -383,7 +401,7 @@ fn outputs_that_come_after_a_restart_are_taken_once_and_only_from_their_node() {
     let task = run_with_outputs(&mut fixture);
     let mut fixture = fixture.restart();
     let end = TaskEnd::new(None, Some(0));
-    let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()) };
+    let phase = ReportPhase::Ended { end, at: now(), started_at: Some(now()), address: None };
     let mut messages = fixture.connect("a", vec![TaskReport { task: task.clone(), phase }]);
     assert!(!forgets(&all(&mut messages), &task));
     for _ in 0..2 {
@@ -431,7 +449,7 @@ fn a_task_of_a_job_that_is_gone_is_forgotten_at_once() {
     let mut fixture = Fixture::new();
     let stranger = task(&JobId::from_random(9), 1, 0);
     let end = TaskEnd::new(None, Some(1 << 20));
-    let phase = ReportPhase::Ended { end, at: now(), started_at: None };
+    let phase = ReportPhase::Ended { end, at: now(), started_at: None, address: None };
     let mut messages = fixture.connect("a", vec![TaskReport { task: stranger.clone(), phase }]);
     assert!(forgets(&all(&mut messages), &stranger));
 }

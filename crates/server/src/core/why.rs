@@ -37,6 +37,7 @@ impl Core {
                 summary: "waits for hosts that have not said yet what they have".into(),
                 constraint: Some(format!("{}{}", absent.counted(target), self.reasons(&absent, " (", ")"))),
                 help: Some("see `muster nodes`; what is away is tried again by itself".into()),
+                starts_at: None,
             });
         }
         let missing = (obstacle.code == "no_capacity" && absent.count() > 0)
@@ -46,12 +47,13 @@ impl Core {
             summary: obstacle.summary,
             constraint: Some(obstacle.constraint + missing.as_deref().unwrap_or_default()),
             help: Some(obstacle.help),
+            starts_at: None,
         })
     }
 
     fn absent(&self, target: &Target) -> Absent<'_> {
         let mut absent = Absent::default();
-        let here = |node: &&super::Node| node.target == *target && node.leaves_at.is_none();
+        let here = |node: &&super::Node| node.target == *target && node.is_shown();
         for node in self.nodes.values().filter(here) {
             absent.all += 1;
             absent.is_any_unknown |= node.free.capacity.slots == 0;
@@ -71,6 +73,7 @@ impl Core {
             summary,
             constraint,
             help: Some(help),
+            starts_at: None,
         };
         if let Target::Ssh(pool) = target
             && absent.all == 0

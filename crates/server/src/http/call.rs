@@ -69,7 +69,15 @@ pub(super) fn upgradable(
 
 /// Calls on a task; what comes back is open.
 pub(super) async fn call(shared: &Shared, place: &Place, call: Call) -> Result<BufReader<Stream>, Problem> {
-    let Place { task, node, .. } = place;
+    let Place { task, node, end, .. } = place;
+    if let Some(end) = end {
+        // Its node may be one that does not answer any more.
+        let how = end.failure.as_ref().map_or_else(String::new, |reason| format!(": {}", reason.message()));
+        return Err(Problem::new(Code::InvalidState, format!("{task} is over{how}")).hint(format!(
+            "only a running task can be reached; `muster show {}` says how it is",
+            task.attempt.job
+        )));
+    }
     let header = StreamHeader::Call { task: task.clone(), call };
     let called = async {
         let mut stream = BufReader::with_capacity(PIECE, shared.bulks.open(node).await?);

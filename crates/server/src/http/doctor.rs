@@ -20,6 +20,7 @@ use crate::state::Shared;
 pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Doctor>, Failure> {
     shared.core.ask(Input::Settled).await?;
     let nodes = shared.core.ask(Input::Nodes).await?;
+    let clusters = super::cluster::all(&shared).await;
     let home = shared.home.clone();
     // On a thread that may wait for the disk.
     let (write, space, database) = read(&shared, move |readers| {
@@ -30,8 +31,10 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Docto
     let facts = Facts {
         home: &shared.home,
         version: &shared.version,
-        engines: shared.engines.names(),
+        // Nodes of the others come with their jobs.
+        engines: shared.engines.fleets(),
         nodes,
+        clusters,
         write,
         read: database.map_err(|error| error.to_string()),
         space,

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -16,17 +17,19 @@ use muster_api::view::{FileList, FilesQuery};
 use muster_link::control::{self, Received};
 use muster_link::message::{FileLine, Files, FilesWanted, MAX_PIECE, StreamHeader};
 use muster_link::session::Stream;
-use muster_model::task::Outputs;
+use muster_model::task::{Outputs, TaskEnd};
 use muster_model::{BundleId, NodeId, TaskId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::describe::{Always, OnJob, Reads};
 use super::failure::{Failure, Json, Params, Segment};
 use super::job::{read, resolve, row};
-use crate::core::internal;
+use crate::core::{Input, internal};
 use crate::outputs;
 use crate::state::Shared;
 
+/// How long agents that are started again for their files may take to come.
+const COMING: Duration = Duration::from_secs(15);
 /// What one list shows; more is for `recursive` requests of subdirectories.
 const MAX_LISTED: usize = 10_000;
 
@@ -78,8 +81,12 @@ pub(super) async fn content(
 pub(super) struct Place {
     pub(super) task: TaskId,
     pub(super) node: NodeId,
+    /// How it ended, if it has.
+    pub(super) end: Option<TaskEnd>,
     /// What came home of its files.
     outputs: Option<BundleId>,
+    /// Its place was another scheduler's, and its agent ended with it.
+    is_elsewhere: bool,
 }
 
 /// The task of this rank, or the first, in this attempt, or the last.
@@ -96,7 +103,6 @@ pub(super) async fn find(
             Some(number) => number,
             None => row(readers, &id)?.job.attempt,
         };
-        let attempt = muster_model::AttemptId { job: id.clone(), number };
         let tasks = readers.tasks(&id, number).map_err(|error| internal(&error))?;
         let count = tasks.len();
         let Some(task) = tasks.into_iter().nth(rank as usize) else {
@@ -110,12 +116,17 @@ pub(super) async fn find(
             };
             return Err(problem.hint(format!("`muster show {id}` lists its attempts and tasks")));
         };
-        let mut outputs = readers.outputs(&id, number).map_err(|error| internal(&error))?;
+        // One that was started before and not anew belongs to later attempts as well.
+        let attempt = muster_model::AttemptId { job: id.clone(), number: task.attempt };
+        let mut outputs = readers.outputs(&id, task.attempt).map_err(|error| internal(&error))?;
         let outputs = match outputs.remove(&rank) {
             Some(Outputs::Collected { bundle, .. }) => Some(bundle),
             Some(Outputs::Failed { .. } | Outputs::Removed { .. }) | None => None,
         };
-        Ok(Place { task: attempt.task(rank), node: task.placement.node, outputs })
+        let allocations = readers.allocations(&id).map_err(|error| internal(&error))?;
+        let is_elsewhere = task.is_over() && allocations.iter().any(|row| row.attempt == attempt);
+        let (task, node, end) = (attempt.task(rank), task.placement.node, task.end);
+        Ok(Place { task, node, end, outputs, is_elsewhere })
     })
     .await
 }
@@ -132,6 +143,12 @@ async fn ask(shared: &Shared, place: &Place, path: &str, want: FilesWanted) -> R
         Problem::new(Code::Unavailable, format!("{node}, which has the files of {task}, is not connected"))
             .hint("try again when it is; `outputs:` in a job file keeps files on the server")
     };
+    if place.is_elsewhere && !shared.bulks.is_open(node) {
+        let attempt = task.attempt.clone();
+        if shared.core.ask(|reply| Input::Visit(attempt, reply)).await? {
+            shared.bulks.opened(node, COMING).await;
+        }
+    }
     let header = StreamHeader::Files { task: task.clone(), path: path.to_owned(), want };
     let asked = async {
         let mut stream = BufReader::with_capacity(MAX_PIECE, shared.bulks.open(node).await?);

@@ -19,6 +19,6 @@ pub(super) async fn collect(
 ) -> Result<Json<GcReport>, Failure> {
     let Gc { dry_run } = failure::optional(&body)?;
     let report = crate::retention::collect(&shared, dry_run).await?;
-    muster_link::memory::give_back();
+    crate::memory::give_back();
     Ok(Json(report))
 }

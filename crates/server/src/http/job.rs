@@ -12,16 +12,19 @@ use muster_api::view::{
     CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, RenameJob, StopJob, Why,
 };
 use muster_bundle::chunk;
+use muster_engine::{Class, Error, Family, Gang};
 use muster_model::JobId;
 use muster_model::bundle::Source;
 use muster_model::job::Event;
-use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind, is_label, nearest};
+use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution};
+use tokio::time::timeout;
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, Segment};
 use super::metrics::add_present;
 use crate::core::{Input, Submission, internal};
+use crate::keeper::{silent, words};
 use crate::state::Shared;
 use crate::{bundle, view};
 
@@ -31,6 +34,8 @@ const DEFAULT_PAGE: u32 = 100;
 const RECENT: u32 = 200;
 /// The longest key a client may choose.
 const MAX_KEY: usize = 255;
+/// How long another scheduler may take to say what it would refuse: whoever submits waits for it.
+const CHECK: Duration = Duration::from_secs(2);
 /// How many mistakes of one kind are named one by one.
 const MAX_REPORTED: usize = 20;
 
@@ -49,10 +54,14 @@ pub(super) async fn create(
     let key = idempotency_key(&headers)?;
     let digest = key.is_some().then(|| digest(&request));
     let spec = checked(&shared, &request)?;
+    let trouble = check_there(&shared, &spec, key.clone()).await?;
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         shared.core.ask(Input::Settled).await?;
-        let why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
+        let mut why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
+        if let Some(trouble) = trouble {
+            why.constraint = Some(format!("{} does not answer now: {trouble}", spec.on));
+        }
         return Ok(Json(Preview { launch: view::launch(&spec), spec, name, why }).into_response());
     }
     if let Some(id) = &request.bundle {
@@ -93,10 +102,23 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
     muster_launch::settle(&mut spec);
     let mut errors = Vec::new();
     match shared.engines.get(spec.on.engine()) {
-        Some(engine) => errors.extend(engine.capabilities().check(&spec)),
+        Some(engine) => {
+            let capabilities = engine.capabilities();
+            errors.extend(capabilities.check(&spec));
+            // What is in the output directory can be had after the end wherever a job ran.
+            if !capabilities.keeps_files && spec.outputs.is_empty() && spec.kind != Kind::Machine {
+                spec.outputs.push("@output/**".into());
+            }
+        }
         None => {
             let names = shared.engines.names().join(", ");
-            let message = format!("this server has no {} engine; it has: {names}", spec.on.engine());
+            let remedy = match &spec.on {
+                Target::Slurm(_) => "; a [slurm] section in config.toml makes one",
+                Target::Kubernetes(_) => "; a kubeconfig, or a [k8s] section in config.toml, makes one",
+                Target::Local => "; `--on`, or `on` of a job file, says where else to run",
+                Target::Ssh(_) => "",
+            };
+            let message = format!("this server has no {} engine; it has: {names}{remedy}", spec.on.engine());
             errors.push(FieldError::new("on", FieldCode::NotSupported, message));
         }
     }
@@ -125,6 +147,40 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         errors.push(FieldError::new("bundle", FieldCode::NotSupported, message));
     }
     if errors.is_empty() { Ok(spec) } else { Err(Problem::fields(errors)) }
+}
+
+/// What another scheduler would refuse comes back as what is wrong with the request. One that does not answer in time, for the
+/// reason that is returned, may still refuse the job when it is given it.
+async fn check_there(
+    shared: &Shared,
+    spec: &JobSpec,
+    key: Option<String>,
+) -> Result<Option<String>, Problem> {
+    let engine = shared.engines.get(spec.on.engine());
+    let Some(engine) = engine.filter(|one| one.capabilities().family == Family::Delegating) else {
+        return Ok(None);
+    };
+    if let Some(key) = key {
+        // What was made once was taken then. Asked again, the other scheduler might have no room for a second one.
+        let made = move |readers: &Readers| readers.idempotent(&key).map_err(|error| internal(&error));
+        if read(shared, made).await?.is_some() {
+            return Ok(None);
+        }
+    }
+    let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
+    let gang = Gang { name, place: spec.on.place().to_owned(), spec: Arc::new(spec.clone()) };
+    let late = |_| Err(Error::retryable("ask what it would refuse", silent()));
+    match timeout(CHECK, engine.check(&gang)).await.unwrap_or_else(late) {
+        Ok(errors) if errors.is_empty() => Ok(None),
+        Ok(errors) => Err(Problem::fields(errors)),
+        Err(error) if error.class == Class::Terminal => {
+            Err(Problem::fields(vec![FieldError::new("on", FieldCode::NotSupported, words(&error))]))
+        }
+        Err(error) => {
+            tracing::debug!(on = %spec.on, error = words(&error), "what it would refuse is not known");
+            Ok(Some(words(&error)))
+        }
+    }
 }
 
 /// The difference to the commit must have been sent, as the code was; then it stays for as long as the job does.

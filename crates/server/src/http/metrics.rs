@@ -37,9 +37,8 @@ pub(super) async fn of_job(
 ) -> Result<Json<JobMetrics>, Failure> {
     let (since, limit) = wanted(&query)?;
     let job = read(&shared, move |readers| Ok(row(readers, &resolve(readers, &job)?)?.job)).await?;
-    let attempt = job.attempt_id();
-    let tasks = (0..).zip(job.tasks).map(|(rank, task)| {
-        let id = attempt.task(rank);
+    let tasks = (0..).zip(job.tasks.clone()).map(|(rank, task)| {
+        let id = job.task_id(rank);
         let node = task.placement.node;
         let current = if task.phase == TaskPhase::Ended { None } else { shared.metrics.task(&node, &id) };
         let (now, usage) = current.map(|current| (current.point, current.usage)).unzip();
@@ -93,8 +92,8 @@ fn wanted(query: &MetricsQuery) -> Result<(Option<Timestamp>, usize), Problem> {
 pub(super) fn add_present(shared: &Shared, job: &mut JobDetail) {
     let id = job.summary.id.clone();
     let Some(attempt) = job.attempts.last_mut() else { return };
-    let name = AttemptId { job: id, number: attempt.number };
     for task in attempt.tasks.iter_mut().filter(|task| task.phase != TaskPhase::Ended) {
+        let name = AttemptId { job: id.clone(), number: task.attempt };
         if let Some(current) = shared.metrics.task(&task.node, &name.task(task.rank)) {
             task.now = Some(current.point);
             task.usage = Some(current.usage);

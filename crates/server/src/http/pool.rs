@@ -52,7 +52,9 @@ pub(super) async fn show(
         let view = find(&shared, &pool).await?;
         let is_open =
             view.hosts.iter().any(|host| !host.node.connected && shared.starts.is_open(&host.node.id));
-        if !is_open || wait.is_zero() || shared.stop.is_cancelled() {
+        // An agent that came after the view was made is not in it.
+        let is_settled = !is_open && !changes.has_changed().unwrap_or(false);
+        if is_settled || wait.is_zero() || shared.stop.is_cancelled() {
             return Ok(Json(view));
         }
         tokio::select! {

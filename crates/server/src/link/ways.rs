@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use muster_link::session::{Opener, Stream};
 use muster_model::NodeId;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// A node that takes longer to take a stream has stopped.
@@ -19,6 +20,7 @@ pub(crate) struct Bulks {
     /// Each with a number, since a node's new connection may come before its old one is known to be gone.
     open: Mutex<HashMap<NodeId, (u64, Opener)>>,
     next: AtomicU64,
+    came: watch::Sender<()>,
 }
 
 /// A connection that can be used until this is dropped.
@@ -33,7 +35,20 @@ impl Bulks {
     pub(super) fn add(&self, node: &NodeId, opener: Opener) -> Way<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(node.clone(), (number, opener));
+        self.came.send_replace(());
         Way { bulks: self, node: node.clone(), number }
+    }
+
+    pub(crate) fn is_open(&self, node: &NodeId) -> bool {
+        self.lock().contains_key(node)
+    }
+
+    /// Waits until a node has connected, but not for ever.
+    pub(crate) async fn opened(&self, node: &NodeId, longest: Duration) {
+        let mut came = self.came.subscribe();
+        let opened = async { while !self.is_open(node) && came.changed().await.is_ok() {} };
+        // Whoever opens a stream next sees whether it came.
+        drop(timeout(longest, opened).await);
     }
 
     /// A new stream to a node.

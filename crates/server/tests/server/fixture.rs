@@ -40,6 +40,7 @@ impl Server {
         let options = Options {
             home: dir.path().into(),
             listen: Listen::Socket,
+            token: None,
             idle_exit: None,
             engines,
             build: "test".into(),
@@ -116,4 +117,17 @@ pub fn refusal(error: Error) -> Problem {
         Error::Problem(problem) => *problem,
         other => panic!("{other}"),
     }
+}
+
+/// What a look finds, as soon as it finds something.
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), found).await.unwrap_or_else(|_| panic!("{what}"))
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test: a panic is how it fails")]
 
 mod bundles;
+mod delegating;
 mod fixture;
 mod link;
 mod pools;
+mod speaking;

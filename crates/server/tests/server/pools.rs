@@ -8,22 +8,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use muster_api::Code;
-use muster_api::model::node::Capacity;
 use muster_api::model::pool::{HostSpec, PoolSpec};
 use muster_api::model::{NodeId, State};
 use muster_api::pool::{AddHosts, PoolView, PutPool, RemoveHosts, ShowPool};
 use muster_api::view::{CreateJob, StopJob};
-use muster_engine::{AgentBinary, AgentStatus, Capabilities, Engine, Error, Family, Machine, StartRequest};
-use muster_link::control::{self, Received};
-use muster_link::dial::{Channel, Server as Address, dial};
-use muster_link::message::{Hello, PROTOCOL, ToAgent, ToServer};
-use muster_link::session::{self, Side};
+use muster_engine::{
+    AgentBinary, Capabilities, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest, Status,
+};
 use muster_server::{Engines, Keep};
 use serde_json::json;
-use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::task::JoinHandle;
 
-use crate::fixture::{Server, refusal};
+use crate::fixture::{Server, refusal, until};
+use crate::speaking::{self, Manner};
 
 /// An engine whose hosts are what their names say.
 struct Far {
@@ -49,6 +46,7 @@ impl Far {
             in_place: false,
             images: false,
             volumes: false,
+            keeps_files: true,
             lost_after: Duration::from_secs(10),
         };
         Arc::new(Self { capabilities, socket, state: Mutex::default() })
@@ -73,14 +71,16 @@ impl Engine for Far {
         None
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeId>, Error> {
-        Ok(self.known(|known| known.machines.iter().map(|machine| machine.node.clone()).collect()))
+    async fn nodes(&self) -> Result<Vec<Offer>, Error> {
+        let own = |machine: &Machine| Offer::own(machine.node.clone());
+        Ok(self.known(|known| known.machines.iter().map(own).collect()))
     }
 
-    async fn start(&self, request: &StartRequest) -> Result<(), Error> {
+    async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error> {
+        let [seat] = request.seats.as_slice() else { panic!("one agent for a node: {request:?}") };
         let machine = self.known(|known| {
-            *known.starts.entry(request.node.clone()).or_default() += 1;
-            known.machines.iter().find(|machine| machine.node == request.node).cloned()
+            *known.starts.entry(seat.node.clone()).or_default() += 1;
+            known.machines.iter().find(|machine| machine.node == seat.node).cloned()
         });
         let machine = machine.ok_or_else(|| Error::terminal("not adopted"))?;
         match machine.destination.as_str() {
@@ -90,23 +90,24 @@ impl Engine for Far {
             }
             "endless" => std::future::pending().await,
             _ => {
-                let agent = agent(self.socket.clone(), request.clone());
+                let agent = speaking::agent(self.socket.clone(), seat.clone(), Manner::Greets);
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "a test: it is ended by `stop`, or with the test"
                 )]
                 let agent = tokio::spawn(agent);
-                self.known(|known| known.agents.insert(request.node.clone(), agent));
-                Ok(())
+                self.known(|known| known.agents.insert(seat.node.clone(), agent));
+                Ok(None)
             }
         }
     }
 
-    async fn status(&self, nodes: &[NodeId]) -> Result<Vec<AgentStatus>, Error> {
-        Ok(nodes.iter().map(|_| AgentStatus::Gone).collect())
+    async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
+        Ok(keys.iter().map(|_| Status::Gone.into()).collect())
     }
 
-    async fn stop(&self, node: &NodeId) -> Result<(), Error> {
+    async fn stop(&self, key: &Key) -> Result<(), Error> {
+        let Key::Node(node) = key else { panic!("a node: {key}") };
         self.known(|known| {
             assert!(
                 known.machines.iter().any(|machine| machine.node == *node),
@@ -118,40 +119,6 @@ impl Engine for Far {
             }
         });
         Ok(())
-    }
-}
-
-/// An agent that greets, and does what it is told by word alone.
-async fn agent(socket: PathBuf, request: StartRequest) {
-    let connection =
-        dial(&Address::Unix(socket), Channel::Control, &request.node, &request.token).await.unwrap();
-    let (opener, _incoming, driver) = session::start(connection, Side::Agent);
-    let conversation = async {
-        let mut stream = BufReader::new(opener.open().await.unwrap());
-        let hello = Hello {
-            protocol: PROTOCOL,
-            version: "0".into(),
-            build: "test".into(),
-            node: request.node.clone(),
-            incarnation: "one".into(),
-            pid: 1,
-            host: "far".into(),
-            capacity: Capacity { cpu_millis: 4000, memory_bytes: 1 << 30, slots: 2, devices: Vec::new() },
-            account: Default::default(),
-            tasks: Vec::new(),
-        };
-        control::send(&mut stream, &ToServer::Hello(Box::new(hello))).await.unwrap();
-        stream.flush().await.unwrap();
-        while let Ok(Some(received)) = control::receive::<ToAgent>(&mut stream).await {
-            if let Received::Message(ToAgent::Ping) = received {
-                control::send(&mut stream, &ToServer::Ping).await.unwrap();
-                stream.flush().await.unwrap();
-            }
-        }
-    };
-    tokio::select! {
-        () = conversation => {}
-        _ = driver => {}
     }
 }
 
@@ -183,18 +150,6 @@ fn states(pool: &PoolView) -> Vec<(&str, bool, Option<&str>)> {
             (node.id.as_str(), node.connected, node.error.as_ref().map(|error| error.message.as_str()))
         })
         .collect()
-}
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), found).await.unwrap_or_else(|_| panic!("{what}"))
 }
 
 #[tokio::test]

@@ -67,9 +67,14 @@ const JOB: &str = "
         job.parent, job.array_index, job.priority, job.bundle, job.source, job.logs_removed_at, job.submitted_at,
         spec.id, spec.body
     FROM job CROSS JOIN spec ON spec.id = job.spec";
+/// In the order [`read_task`] reads in.
 const TASKS: &str = "
-    SELECT node, devices, phase, address, started_at, ended_at, \"end\" FROM task
+    SELECT attempt, node, devices, phase, address, started_at, ended_at, \"end\", parting FROM task
     WHERE job = ?1 AND attempt = ?2 ORDER BY rank";
+/// The newest of each rank up to an attempt: SQLite takes the other columns from the row that has the greatest.
+const GANG: &str = "
+    SELECT max(attempt), node, devices, phase, address, started_at, ended_at, \"end\", parting FROM task
+    WHERE job = ?1 AND attempt <= ?2 AND ?2 <= (SELECT attempt FROM job WHERE id = ?1) GROUP BY rank ORDER BY rank";
 const ATTEMPTS: &str =
     "SELECT number, started_at, ended_at, reason, failed_rank FROM attempt WHERE job = ?1 ORDER BY number";
 
@@ -95,10 +100,10 @@ impl Readers {
         attempts(&reader, job).map_err(doing("read a job's attempts"))
     }
 
-    /// The gang of an attempt, by rank.
+    /// The gang as it was in an attempt, by rank: members that were started before and not in it belong to it, too.
     pub fn tasks(&self, job: &JobId, attempt: u32) -> error::Result<Vec<Task>> {
         let reader = self.reader()?;
-        tasks(&reader, job, attempt).map_err(doing("read a job's tasks"))
+        gang(&reader, GANG, job, attempt).map_err(doing("read a job's tasks"))
     }
 }
 
@@ -130,13 +135,15 @@ fn job(connection: &Connection, id: &JobId) -> Result<Option<JobRow>> {
 
 fn add_tasks(connection: &Connection, row: &mut JobRow) -> Result<()> {
     if row.job.attempt > 0 {
-        row.job.tasks = tasks(connection, &row.job.id, row.job.attempt)?;
+        // Only where members come one by one does the last attempt not have them all.
+        let sql = if row.job.policy.independent { GANG } else { TASKS };
+        row.job.tasks = gang(connection, sql, &row.job.id, row.job.attempt)?;
     }
     Ok(())
 }
 
-fn tasks(connection: &Connection, job: &JobId, attempt: u32) -> Result<Vec<Task>> {
-    connection.prepare_cached(TASKS)?.query_map((job.as_str(), attempt), read_task)?.collect()
+fn gang(connection: &Connection, sql: &str, job: &JobId, attempt: u32) -> Result<Vec<Task>> {
+    connection.prepare_cached(sql)?.query_map((job.as_str(), attempt), read_task)?.collect()
 }
 
 fn attempts(connection: &Connection, job: &JobId) -> Result<Vec<AttemptRow>> {
@@ -194,6 +201,7 @@ fn read_machine(columns: &mut Columns) -> Result<Job> {
             on_failure: Default::default(),
             retries: Default::default(),
             leader: false,
+            independent: false,
         },
         tasks: Vec::new(),
     })
@@ -202,12 +210,14 @@ fn read_machine(columns: &mut Columns) -> Result<Job> {
 fn read_task(row: &Row) -> Result<Task> {
     let columns = &mut Columns::new(row);
     Ok(Task {
+        attempt: columns.plain()?,
         placement: Placement { node: columns.parsed()?, devices: columns.json()? },
         phase: columns.word()?,
         address: columns.optional_json()?,
         started_at: columns.optional_time()?,
         ended_at: columns.optional_time()?,
         end: columns.optional_json()?,
+        parting: columns.optional_word()?,
     })
 }
 

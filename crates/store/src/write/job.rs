@@ -1,9 +1,11 @@
 //! Jobs, their attempts and their gangs.
 
-use muster_model::{Job, JobId, JobSpec, State, Task, Timestamp};
+use std::collections::BTreeSet;
+
+use muster_model::{Job, JobId, JobSpec, Task, Timestamp};
 use rusqlite::{OptionalExtension, Result, Transaction, params};
 
-use super::request;
+use super::{allocation, request};
 use crate::change::NewJob;
 use crate::error::{Error, doing};
 use crate::row::{count, json, optional_json, time, word};
@@ -27,14 +29,16 @@ const UPDATE_JOB: &str = "
 const RENAME_JOB: &str = "UPDATE job SET name = ?3 WHERE id = ?1 AND generation = ?2";
 const BEGIN_ATTEMPT: &str = "
     INSERT INTO attempt (job, number, started_at) VALUES (?1, ?2, ?3) ON CONFLICT (job, number) DO NOTHING";
-const END_ATTEMPT: &str = "
-    UPDATE attempt SET ended_at = ?3, reason = ?4, failed_rank = ?5
-    WHERE job = ?1 AND number = ?2 AND ended_at IS NULL";
+/// Members of a group that came one by one are of several attempts; one that still has somebody goes on.
+const END_ATTEMPTS: &str = "
+    UPDATE attempt SET ended_at = ?2, reason = ?3, failed_rank = ?4
+    WHERE job = ?1 AND ended_at IS NULL AND NOT EXISTS (
+        SELECT 1 FROM task WHERE task.job = ?1 AND task.attempt = attempt.number AND task.phase <> 'ended')";
 const PUT_TASK: &str = "
-    INSERT INTO task (job, attempt, rank, node, devices, phase, address, \"end\", started_at, ended_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+    INSERT INTO task (job, attempt, rank, node, devices, phase, address, \"end\", started_at, ended_at, parting)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
     ON CONFLICT (job, attempt, rank) DO UPDATE SET
-        node = ?4, devices = ?5, phase = ?6, address = ?7, \"end\" = ?8, started_at = ?9, ended_at = ?10";
+        node = ?4, devices = ?5, phase = ?6, address = ?7, \"end\" = ?8, started_at = ?9, ended_at = ?10, parting = ?11";
 const REMOVE_JOB: &str = "DELETE FROM job WHERE id = ?1 RETURNING spec";
 const REMOVE_UNUSED_SPEC: &str =
     "DELETE FROM spec WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM job WHERE spec = ?1)";
@@ -141,23 +145,30 @@ pub(super) fn rename(
     }
 }
 
-/// Stores the current attempt: its row when it begins, the tasks that changed, and its end when it is over.
+/// Stores what changed in the gang: the attempts that begin, the tasks, and the attempts that are over.
 fn write_attempt(transaction: &Transaction, job: &Job, touched: &[u32], at: Timestamp) -> Result<()> {
     if job.attempt == 0 {
         return Ok(());
     }
     let id = job.id.as_str();
-    transaction.prepare_cached(BEGIN_ATTEMPT)?.execute(params![id, job.attempt, time(at)])?;
-    for rank in touched {
-        if let Some(task) = job.tasks.get(*rank as usize) {
-            put_task(transaction, job, *rank, task)?;
-        }
+    let tasks = || touched.iter().filter_map(|rank| Some((*rank, job.tasks.get(*rank as usize)?)));
+    let begun: BTreeSet<u32> = tasks().map(|(_, task)| task.attempt).chain([job.attempt]).collect();
+    for attempt in begun {
+        transaction.prepare_cached(BEGIN_ATTEMPT)?.execute(params![id, attempt, time(at)])?;
     }
-    if !State::HOLDS_RESOURCES.contains(&job.state) {
-        // Only the first write after the end finds it open: what happens to a waiting job later is no part of it.
+    for (rank, task) in tasks() {
+        put_task(transaction, job, rank, task)?;
+    }
+    // Only the first write after the end finds it open: what happens to a waiting job later is no part of it.
+    if !job.is_under_way() {
         let reason = optional_json(job.reason.as_ref())?;
-        let statement = &mut transaction.prepare_cached(END_ATTEMPT)?;
-        statement.execute(params![id, job.attempt, time(at), reason, job.failed_rank])?;
+        let statement = &mut transaction.prepare_cached(END_ATTEMPTS)?;
+        statement.execute(params![id, time(at), reason, job.failed_rank])?;
+    } else if let Some((_, task)) = tasks().rfind(|(_, task)| task.is_over() && job.policy.independent) {
+        // The job goes on; one of its members, which may have been the only one of its attempt, does not.
+        let reason = optional_json(task.end.as_ref().and_then(|end| end.failure.as_ref()))?;
+        let statement = &mut transaction.prepare_cached(END_ATTEMPTS)?;
+        statement.execute(params![id, time(at), reason, None::<u32>])?;
     }
     Ok(())
 }
@@ -165,7 +176,7 @@ fn write_attempt(transaction: &Transaction, job: &Job, touched: &[u32], at: Time
 fn put_task(transaction: &Transaction, job: &Job, rank: u32, task: &Task) -> Result<()> {
     transaction.prepare_cached(PUT_TASK)?.execute(params![
         job.id.as_str(),
-        job.attempt,
+        task.attempt,
         rank,
         task.placement.node.as_str(),
         json(&task.placement.devices)?,
@@ -174,6 +185,7 @@ fn put_task(transaction: &Transaction, job: &Job, rank: u32, task: &Task) -> Res
         optional_json(task.end.as_ref())?,
         task.started_at.map(time),
         task.ended_at.map(time),
+        task.parting.as_ref().map(word).transpose()?,
     ])?;
     Ok(())
 }
@@ -182,7 +194,10 @@ fn put_task(transaction: &Transaction, job: &Job, rank: u32, task: &Task) -> Res
 pub(super) fn remove(transaction: &Transaction, id: &JobId) -> Result<(), Error> {
     let spec = remove_row(transaction, id).map_err(doing("remove a job"))?;
     match spec {
-        Some(spec) => remove_unused_spec(transaction, spec).map_err(doing("remove a job's spec")),
+        Some(spec) => {
+            allocation::remove_stray(transaction, id).map_err(doing("remove what a job had"))?;
+            remove_unused_spec(transaction, spec).map_err(doing("remove a job's spec"))
+        }
         None => Err(Error::NoJob { job: id.clone() }),
     }
 }

@@ -4,12 +4,14 @@ use std::fs;
 use std::time::Duration;
 
 use muster_model::bundle::{Chunk, Manifest};
+use muster_model::job::Policy;
 use muster_model::node::Capacity;
-use muster_model::task::{Address, TaskEnd};
-use muster_model::{BundleId, ChunkId, Event, Job, JobId, Reason, State};
+use muster_model::task::{Address, Parting, Placement, TaskEnd};
+use muster_model::{BundleId, ChunkId, Event, Job, JobId, JobSpec, Reason, State};
 use proptest::prelude::*;
+use serde_json::json;
 
-use crate::change::{Change, NodeRow};
+use crate::change::{Change, NewJob, NodeRow};
 use crate::error::{Class, Error};
 use crate::fixture::{Fixture, admit, at, change, event, finished, new_job};
 
@@ -163,6 +165,46 @@ fn an_attempt_has_a_start_an_end_and_a_reason_that_later_changes_leave_alone() {
     assert_eq!(store.readers.tasks(&job.id, 2).unwrap(), job.tasks);
 }
 
+/// Two machines, of which each is on its own.
+fn group(number: u64) -> NewJob {
+    let mut new = new_job(number);
+    new.spec = JobSpec::from_value(json!({"kind": "machine", "name": "m", "nodes": 2})).unwrap();
+    new.job = Job::new(new.job.id, Policy::from(&new.spec));
+    new
+}
+
+#[test]
+fn members_that_start_one_by_one_have_attempts_of_their_own() {
+    let mut store = Fixture::new();
+    let mut job = store.add(group(1)).job;
+    let end = |attempt, rank| Event::TaskEnded { attempt, rank, end: TaskEnd::new(None, None), at: at(30) };
+    let suspend = Event::StopTask { rank: 1, parting: Parting::Suspend };
+    let placement = Placement { node: "node_n9".parse().unwrap(), devices: vec![] };
+    store.apply(&mut job, admit(2), at(10));
+    store.apply(&mut job, suspend.clone(), at(20));
+    assert_eq!(store.readers.job(&job.id).unwrap().unwrap().job, job, "that it was asked is not forgotten");
+    store.apply(&mut job, end(1, 1), at(30));
+    let before = job.tasks.clone();
+    store.apply(&mut job, Event::StartTask { rank: 1, placement }, at(40));
+    let store = &mut store.reopen();
+    assert_eq!(store.readers.load_unfinished().unwrap()[0].job, job);
+    assert_eq!(store.readers.tasks(&job.id, 1).unwrap(), before, "as the gang was then");
+    assert_eq!(store.readers.tasks(&job.id, 2).unwrap(), job.tasks, "as it is now");
+    assert_eq!(store.readers.tasks(&job.id, 3).unwrap(), [], "there was no such attempt");
+    let ended = |store: &Fixture| -> Vec<_> {
+        let attempts = store.readers.attempts(&job.id).unwrap();
+        attempts.into_iter().map(|attempt| (attempt.ended_at, attempt.reason)).collect()
+    };
+    assert_eq!(ended(store), [(None, None), (None, None)]);
+    let mut job = job.clone();
+    store.apply(&mut job, suspend, at(50));
+    store.apply(&mut job, end(2, 1), at(60));
+    assert_eq!(ended(store), [(None, None), (Some(at(60)), Some(Reason::Suspended))]);
+    store.apply(&mut job, end(1, 0), at(70));
+    assert_eq!(job.state, State::Suspended);
+    assert_eq!(ended(store)[0], (Some(at(70)), Some(Reason::Suspended)));
+}
+
 /// A job with a row in every table that can name one.
 fn job_with_everything(store: &mut Fixture, number: u64) -> Job {
     let mut new = new_job(number);
@@ -278,11 +320,11 @@ fn nodes_and_bundles_read_back_what_was_written() {
 
 /// An event that fits, or nearly fits, whatever the job is doing.
 fn life() -> impl Strategy<Value = Vec<(u8, u32, u64)>> {
-    prop::collection::vec((0u8..12, 0u32..2, 0u64..1000), 1..30)
+    prop::collection::vec((0u8..15, 0u32..2, 0u64..1000), 1..30)
 }
 
 fn event_of(kind: u8, rank: u32, number: u64, job: &Job) -> Event {
-    let attempt = job.attempt;
+    let attempt = job.attempt_of(rank).number;
     let moment = at(number as i64);
     let address = Address::new([127, 0, 1, 1], vec![number as u16]);
     let reasons = Reason::examples();
@@ -295,13 +337,19 @@ fn event_of(kind: u8, rank: u32, number: u64, job: &Job) -> Event {
             let end = TaskEnd::new(Some(failure), Some(number));
             Event::TaskEnded { attempt, rank, end, at: moment }
         }
-        7 => Event::Preempt { attempt },
+        7 => Event::Preempt { attempt: job.attempt },
         8 => Event::Suspend,
         9 if job.state == State::Suspended => Event::Resume,
         9 if job.hold => Event::Release,
         9 => Event::Hold,
         10 if number > 900 => Event::Stop { grace: Some(Duration::ZERO) },
-        _ => admit(2),
+        12 => Event::StopTask { rank, parting: Parting::Suspend },
+        13 if number > 500 => Event::StopTask { rank, parting: Parting::Stop },
+        13 | 14 => {
+            let node = format!("node_n{number}").parse().unwrap();
+            Event::StartTask { rank, placement: Placement { node, devices: vec![] } }
+        }
+        _ => admit(job.wanted().len() as u32),
     }
 }
 
@@ -309,9 +357,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_job_rebuilt_from_the_database_is_the_job_that_was_written(life in life()) {
+    fn a_job_rebuilt_from_the_database_is_the_job_that_was_written(life in life(), is_group: bool) {
         let mut store = Fixture::new();
-        let new = store.add(new_job(1));
+        let new = store.add(if is_group { group(1) } else { new_job(1) });
         let mut job = new.job.clone();
         for (i, (kind, rank, number)) in (0..).zip(life) {
             let before_generation = job.generation;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 
-use super::{Site, make_key, network, run, write};
+use super::{Site, make_key, network, run, tried, write};
 use crate::Finished;
 use crate::process::{self, Process};
 use crate::wait::wait_for;
@@ -170,8 +170,16 @@ impl Host {
 
     /// Bounds what goes over its cable, in each direction, as in `200mbit`; None lifts the bound.
     pub fn slow(&self, rate: Option<&str>) {
-        run(Command::new("tc").args(network::shape(&self.site.network.port(self.number), rate)));
-        run(self.inside().arg("tc").args(network::shape("eth0", rate)));
+        let mut ends = [Command::new("tc"), self.inside()];
+        ends[0].args(network::shape(&self.site.network.port(self.number), rate));
+        ends[1].arg("tc").args(network::shape("eth0", rate));
+        for end in &mut ends {
+            match rate {
+                Some(_) => drop(run(end)),
+                // A cable that was laid anew has no bound to lift.
+                None => tried(end),
+            }
+        }
     }
 
     /// Takes its current away: everything in it ends at once, and nobody hears of it.
@@ -182,6 +190,11 @@ impl Host {
         if let Some(mut power) = self.power().take() {
             let _ = power.process.wait();
         }
+    }
+
+    /// Whether it has current.
+    pub fn is_on(&self) -> bool {
+        self.power().is_some()
     }
 
     /// Starts it with the files that it had, and waits until one can log in.

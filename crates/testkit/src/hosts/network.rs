@@ -73,7 +73,10 @@ impl Network {
     /// Lays a host's cable into the network namespace of a process.
     pub(super) fn plug(&self, host: usize, pid: u32) {
         let (port, pid) = (self.port(host), pid.to_string());
-        ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &pid]);
+        // A machine that is started again has the card that it had: its peers remember the card's address for a while.
+        let [_, b, c, d] = self.address(host).octets();
+        let card = format!("02:00:0a:{b:02x}:{c:02x}:{d:02x}");
+        ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "address", &card, "netns", &pid]);
         ip(&["link", "set", &port, "master", &self.bridge(), "up"]);
         let address = format!("{}/24", self.address(host));
         let route = self.launcher().to_string();

@@ -17,6 +17,13 @@ class Error(RuntimeError):
         self.code = code
         self.hint = hint
 
+    def named(self, name: str) -> Error:
+        """The same, with the name of who it happened to."""
+        if not self.message.startswith(f"{name}: "):
+            self.message = f"{name}: {self.message}"
+            self.args = (self.message,)
+        return self
+
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"
         return f"{text}\nhint: {self.hint}" if self.hint else text

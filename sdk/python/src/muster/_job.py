@@ -46,6 +46,10 @@ class Task:
         self.rank = seen["rank"]
         self.node = seen["node"]
         self.phase = seen["phase"]
+        #: Which try it was started in.
+        self.attempt = seen.get("attempt", 1)
+        #: Of a machine that is given back, or is to be: `suspend` for now, `stop` for good.
+        self.parting = seen.get("parting")
         self.devices = seen["devices"]
         address = seen.get("address")
         #: Where its peers reach it; none before it is ready.
@@ -92,6 +96,29 @@ class Task:
     def logs(self, **how: Any) -> Iterator[Line]:
         """Its lines; see `Job.logs`."""
         return Job(self._transport, self.job).logs(task=self.rank, **how)
+
+    def suspend(self) -> None:
+        """Of a machine: what runs there ends, and it holds nothing; the others of its group go on."""
+        self._transport.call("POST", f"/jobs/{self.job}/tasks/{self.rank}/suspend")
+
+    def resume(self) -> None:
+        """Of a machine that is over: starts it anew beside the others, or `Conflict` if there is no room now."""
+        self._transport.call("POST", f"/jobs/{self.job}/tasks/{self.rank}/resume")
+
+    def stop(self) -> None:
+        """Of a machine: gives it back for good; the others of its group go on."""
+        self._transport.call("POST", f"/jobs/{self.job}/tasks/{self.rank}/stop")
+
+    def wait_for(self, *phases: str, timeout: float | None = None) -> Task:
+        """As it is once it is in one of these phases (`ready`, `running`, `ended`), or its job is over."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        job, pause = Job(self._transport, self.job), 0.02
+        while (now := job.tasks[self.rank]).phase not in phases and not job.is_over:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise Timeout(self.name, timeout or 0)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+        return now
 
     def __repr__(self) -> str:
         return f"Task({self.name}, {self.phase} on {self.node})"

@@ -85,17 +85,34 @@ class Session:
         """Ends its shell, and what runs in it."""
         self._transport.call("DELETE", self._path, params={"task": self.task})
 
-    def _lost(self) -> Exception | None:
+    def _lost(self) -> JobLost | None:
         """A node that cannot be reached is waited for until it is given up, and the job with it."""
-        job: _wire.JobDetail = self._transport.get(f"/jobs/{quote(self.job, safe='')}")
-        if job["state"] not in ("succeeded", "failed", "stopped", "suspended"):
-            return None
-        message = f"{self.job} {job['state']} under session {self.name}: {job.get('message') or 'it does not run'}"
-        reason = job.get("reason")
-        return JobLost(message, code=reason["code"] if reason else job["state"])
+        return lost(self._transport, self.job, self.task)
 
     def __repr__(self) -> str:
         return f"Session({self.name!r} of {self.job}/{self.task})"
+
+
+def lost(transport: Transport, job: str, task: int | None = None) -> JobLost | None:
+    """What became of a job under whoever works in it, or of one of its machines; none if it runs."""
+    seen: _wire.JobDetail = transport.get(f"/jobs/{quote(job, safe='')}")
+    if seen["state"] not in ("stopping", "succeeded", "failed", "stopped", "suspended"):
+        return _lost_task(seen, task)
+    reason = seen.get("reason")
+    message = f"{job} {seen['state']} meanwhile: {seen.get('message') or 'it does not run'}"
+    return JobLost(message, code=reason["code"] if reason else seen["state"])
+
+
+def _lost_task(seen: _wire.JobDetail, task: int | None) -> JobLost | None:
+    """The machine of this rank, or the first that failed, if it is over while others of its group go on."""
+    tasks = seen["attempts"][-1]["tasks"] if seen["attempts"] else []
+    for one in tasks:
+        reason = one.get("failure")
+        is_meant = one["rank"] == task if task is not None else reason is not None and one.get("parting") is None
+        if one["phase"] == "ended" and is_meant:
+            message = f"task{one['rank']} of {seen['id']} is over: {one.get('message') or 'it has ended'}"
+            return JobLost(message, code=reason["code"] if reason else "invalid_state")
+    return None
 
 
 class Command:

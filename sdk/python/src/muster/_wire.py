@@ -1,4 +1,4 @@
-"""What the API says, as types. Made from openapi.json by scripts/sdk_types.py: never edited."""
+"""What the API says, as types. Made from openapi.json, and as long, by scripts/sdk_types.py: not edited."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ Code = Literal[
     "job_not_found",
     "method_not_allowed",
     "name_taken",
+    "no_room",
     "node_not_found",
     "not_found",
     "pool_not_found",
@@ -39,7 +40,7 @@ Code = Literal[
 Command = Union[list[str], str]
 CommandOn = Literal["all", "first"]
 CommandState = Literal["queued", "running", "done", "lost"]
-Face = Literal["dlws", "dlc", "modelarts"]
+Face = Literal["dlws", "dlc", "modelarts", "slurm"]
 FieldCode = Literal[
     "name_in_use",
     "not_enough_resources",
@@ -63,6 +64,7 @@ Kind = Literal["training", "machine"]
 LogStream = Literal["stdout", "stderr"]
 NodeId = str
 OnFailure = Literal["stop", "continue"]
+Parting = Literal["suspend", "stop"]
 State = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "suspended"]
 TaskPhase = Literal["assigned", "ready", "running", "ended"]
 Terminal = Literal["tmux", "pty"]
@@ -86,6 +88,13 @@ class Address(TypedDict):
     shared_port: NotRequired[int | None]
 
 
+class AllocationView(TypedDict):
+    """What another scheduler keeps for an attempt."""
+
+    hosts: list[str]
+    id: NotRequired[str | None]
+
+
 class AttemptView(TypedDict):
     """One try."""
 
@@ -94,6 +103,25 @@ class AttemptView(TypedDict):
     reason: NotRequired[Reason | None]
     started_at: str
     tasks: list[TaskView]
+
+
+class Batch(TypedDict):
+    """A batch script as Slurm runs it: once, on the first node; what it starts with `srun` runs on all of them."""
+
+    account: NotRequired[str | None]
+    append: NotRequired[bool]
+    cpus_per_task: NotRequired[int | None]
+    error: NotRequired[str | None]
+    gpus_per_task: NotRequired[int | None]
+    job_name: NotRequired[str | None]
+    ntasks: NotRequired[int | None]
+    ntasks_per_node: NotRequired[int | None]
+    options: NotRequired[list[str]]
+    output: NotRequired[str | None]
+    partition: NotRequired[str | None]
+    script: NotRequired[str]
+    signal: NotRequired[str | None]
+    submit_host: NotRequired[str | None]
 
 
 class BundleStatus(TypedDict):
@@ -125,6 +153,35 @@ class ChunkList(TypedDict):
     chunks: list[ChunkId]
 
 
+class ClusterList(TypedDict):
+    """All clusters."""
+
+    items: list[ClusterView]
+
+
+class ClusterNode(TypedDict):
+    """A machine of a cluster."""
+
+    cpu_millis: int
+    cpu_millis_free: int
+    devices: dict[str, DeviceCount]
+    memory_bytes: int
+    memory_bytes_free: int
+    name: str
+    note: NotRequired[str | None]
+    on: list[str]
+    state: str
+
+
+class ClusterView(TypedDict):
+    """A cluster with a scheduler of its own."""
+
+    engine: str
+    error: NotRequired[str | None]
+    hidden: NotRequired[list[HiddenPlace]]
+    nodes: list[ClusterNode]
+
+
 class CommandList(TypedDict):
     """The last commands of a session."""
 
@@ -150,6 +207,13 @@ class Device(TypedDict):
     simulated: bool
     uuid: str
     vendor: Vendor
+
+
+class DeviceCount(TypedDict):
+    """How many accelerators of a kind there are."""
+
+    free: int
+    total: int
 
 
 class DeviceUsage(TypedDict):
@@ -255,6 +319,13 @@ class GcReport(TypedDict):
     outputs_bytes: int
 
 
+class HiddenPlace(TypedDict):
+    """A place of which nothing can be shown, beside others of which something can."""
+
+    on: str
+    why: str
+
+
 class HostSpec(TypedDict):
     """How a host is reached, as somebody says it."""
 
@@ -300,6 +371,7 @@ class JobPage(TypedDict):
 class JobSpec(TypedDict):
     """What a user asked to run."""
 
+    batch: NotRequired[Batch | None]
     clean_env: NotRequired[bool]
     command: NotRequired[Command]
     command_on: NotRequired[CommandOn | None]
@@ -311,6 +383,7 @@ class JobSpec(TypedDict):
     grace: str
     image: NotRequired[str | None]
     in_place: NotRequired[bool]
+    k8s: NotRequired[Kubernetes | None]
     kind: NotRequired[Kind]
     labels: NotRequired[dict[str, str]]
     name: NotRequired[str | None]
@@ -351,6 +424,22 @@ class JobSummary(TypedDict):
     started_at: NotRequired[str | None]
     state: State
     submitted_at: str
+
+
+class Kubernetes(TypedDict):
+    """The block `k8s` of a job, and what the configuration has for jobs that do not say."""
+
+    group: NotRequired[int | None]
+    image_pull_secrets: NotRequired[list[str]]
+    node_selector: NotRequired[dict[str, str]]
+    pod: NotRequired[dict[str, Any] | None]
+    priority_class: NotRequired[str | None]
+    queue: NotRequired[str | None]
+    resources: NotRequired[dict[str, str]]
+    secrets: NotRequired[dict[str, str]]
+    service_account: NotRequired[str | None]
+    tolerations: NotRequired[list[dict[str, Any]]]
+    user: NotRequired[int | None]
 
 
 class LaunchView(TypedDict):
@@ -528,16 +617,23 @@ class PutPool(TypedDict):
 class Reason(TypedDict):
     """Why a task or a job ended, or went back to the queue. Serialised with its `code`."""
 
+    by: NotRequired[str | None]
     code: Literal[
+        "allocation_failed",
+        "allocation_lapsed",
+        "cancelled_outside",
         "prepare_failed",
         "command_not_executable",
         "command_not_found",
+        "displaced",
         "exit_code",
+        "evicted",
         "hung",
         "image_pull_failed",
         "node_lost",
         "out_of_memory",
         "preempted",
+        "refused",
         "setup_failed",
         "signal",
         "stopped_by_user",
@@ -681,6 +777,7 @@ class TaskView(TypedDict):
     """One member of a gang."""
 
     address: NotRequired[Address | None]
+    attempt: NotRequired[int]
     devices: list[int]
     ended_at: NotRequired[str | None]
     failure: NotRequired[Reason | None]
@@ -688,6 +785,7 @@ class TaskView(TypedDict):
     node: NodeId
     now: NotRequired[TaskPoint | None]
     outputs: NotRequired[Outputs | None]
+    parting: NotRequired[Parting | None]
     phase: TaskPhase
     rank: int
     started_at: NotRequired[str | None]
@@ -714,6 +812,7 @@ class Volume(TypedDict):
 
     name: str
     path: str
+    read_only: NotRequired[bool]
 
 
 class Why(TypedDict):
@@ -722,12 +821,14 @@ class Why(TypedDict):
     code: str
     constraint: NotRequired[str | None]
     help: NotRequired[str | None]
+    starts_at: NotRequired[str | None]
     summary: str
 
 
 class JobDetail(JobSummary):
     """A job in full."""
 
+    allocation: NotRequired[AllocationView | None]
     attempts: list[AttemptView]
     bundle: NotRequired[BundleId | None]
     failed_rank: NotRequired[int | None]

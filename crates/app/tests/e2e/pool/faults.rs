@@ -185,6 +185,44 @@ fn a_command_in_a_session_goes_on_while_the_cable_is_cut() {
 }
 
 #[test]
+fn commands_of_sessions_end_on_a_full_disk_and_go_on_when_there_is_space() {
+    let site = Site::new(2);
+    // Both ways to hold a terminal, and two shells.
+    site.host(1).only_sh();
+    site.host(1).without("tmux");
+    let job = site.submit(&["-N", "2", "--file", "whole.yaml", "--", "sleep", "1000"]);
+    site.home.wait_for_state(&job, "running");
+    let until_full = "KEPT=yes; echo begun; until [ -e /dev/shm/full ]; do sleep 0.02; done; (exit 7)";
+    for rank in ["0", "1"] {
+        let task = format!("{job}/{rank}");
+        site.home.ok(["session", "run", &task, "--detach", "-c", until_full]);
+        // The second is written down while there is space, and begins when there is none.
+        site.home.ok(["session", "run", &task, "--detach", "-c", "echo $KEPT > /var/tmp/kept || (exit 8)"]);
+        wait_for("it to run", || site.home.ok(["session", "output", &task, "1"]) == "begun\n");
+    }
+    for host in site.hosts.all() {
+        host.fill_disk();
+        host.run("touch /dev/shm/full");
+    }
+    for task in [format!("{job}/0"), format!("{job}/1")] {
+        for (number, status) in [("1", 7), ("2", 8)] {
+            let waited = site.home.run(["session", "wait", &task, number, "--timeout", "20s"]);
+            assert_eq!(waited.code(), status, "command {number} of {task}: {}", waited.err());
+        }
+        let refused = site.home.run(["session", "run", &task, "-c", "true"]);
+        assert!(
+            refused.code() != 0 && refused.err().contains("No space left on device"),
+            "{}",
+            refused.err()
+        );
+    }
+    site.hosts.all().iter().for_each(Host::free_disk);
+    for task in [format!("{job}/0"), format!("{job}/1")] {
+        assert_eq!(site.home.ok(["session", "run", &task, "-c", "echo $KEPT"]), "yes\n");
+    }
+}
+
+#[test]
 fn a_copy_goes_on_after_the_cable_was_cut() {
     let site = Site::new(1);
     let host = site.host(0);

@@ -10,10 +10,10 @@ use super::{Site, slim};
 use crate::attempts;
 
 /// Prints numbered lines until its host has `/var/tmp/end`.
-const COUNT: &str = "i=0; while [ ! -e /var/tmp/end ]; do i=$((i + 1)); echo line $i; sleep 0.02; done; echo $i > /var/tmp/last";
+pub(super) const COUNT: &str = "i=0; while [ ! -e /var/tmp/end ]; do i=$((i + 1)); echo line $i; sleep 0.02; done; echo $i > /var/tmp/last";
 
 /// A job with one counting task on each host; gives its id when all of them run.
-fn counting(site: &Site) -> String {
+pub(super) fn counting(site: &Site) -> String {
     let count = site.hosts.all().len().to_string();
     let job = site.submit(&["-N", &count, "--file", "whole.yaml", "--", "sh", "-c", COUNT]);
     site.home.wait_for_state(&job, "running");
@@ -21,7 +21,7 @@ fn counting(site: &Site) -> String {
 }
 
 /// Lets every task end, and looks whether each line of each of them is there, once and in order, of one attempt.
-fn check(site: &Site, job: &str) {
+pub(super) fn check(site: &Site, job: &str) {
     site.hosts.all().iter().for_each(|host| drop(host.run("touch /var/tmp/end")));
     let shown = site.home.wait_for_state(job, "succeeded");
     assert_eq!(attempts(&shown).len(), 1, "{shown}");
@@ -34,7 +34,7 @@ fn check(site: &Site, job: &str) {
 }
 
 /// Another build of the same binary.
-fn tomorrow(site: &Site) -> PathBuf {
+pub(super) fn tomorrow(site: &Site) -> PathBuf {
     let path = site.home.work().with_file_name("muster-of-tomorrow");
     let line = "cp \"$0\" \"$1\" && printf x >> \"$1\"";
     assert!(
@@ -102,7 +102,7 @@ fn another_build_takes_over_while_a_host_is_cut_off_and_another_reboots() {
 }
 
 /// The same as `check` for a job of one task.
-fn check_one(site: &Site, host: usize, job: &str) {
+pub(super) fn check_one(site: &Site, host: usize, job: &str) {
     let host = site.host(host);
     host.run("touch /var/tmp/end");
     site.home.wait_for_state(job, "succeeded");

@@ -19,6 +19,7 @@ use crate::call::Caller;
 use crate::command::state;
 use crate::display::{Display, Mode};
 use crate::error::{Code, Error};
+use crate::machine;
 use crate::remote::{Ours, Received, Signals, feed};
 use crate::target::Target;
 use crate::terminal;
@@ -101,7 +102,7 @@ async fn ranks(caller: &Caller, whom: &Whom) -> Result<Vec<u32>, Error> {
         // That it does not run is one error, not one of each task.
         drop(caller.call(&Target { task: Some(0), ..whom.target.clone() }, false).await?);
     }
-    Ok((0..job.summary.nodes).collect())
+    Ok(machine::reachable(&job))
 }
 
 /// The commands that run.

@@ -106,7 +106,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let id = job.summary.id.as_str();
     if !args.no_wait {
         match machine::until_ready(&session, id).await? {
-            Waited::Ready(_) => {}
+            Waited::Ready(ready) => machine::all_or_none(&session, &ready).await?,
             Waited::Interrupted(signal) => {
                 machine::kill(&session, id).await?;
                 terminal::note(&format!("`{}` was given back", job.summary.name));

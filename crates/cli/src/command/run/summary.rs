@@ -52,7 +52,7 @@ async fn show_failure(session: &Arc<Session>, end: &StreamEnd, detail: Option<&J
     if let Some(others) = gang_rank.and(detail).and_then(others) {
         terminal::remark(&others);
     }
-    if let Some(hint) = end.job.reason.as_ref().and_then(Reason::hint) {
+    if let Some(hint) = end.job.reason.as_ref().and_then(|reason| reason.hint(end.job.attempt)) {
         terminal::hint(hint);
     }
     if let Some(rank) = gang_rank {

@@ -173,16 +173,23 @@ async fn take(session: &Session, generation: Generation, wanted: &Wanted) -> Res
     let job = match found {
         Some(found) => {
             compare(generation, &found, wanted)?;
+            compare_members(session, generation, &found, wanted).await?;
             if matches!(found.state, State::Suspended | State::Stopping) {
                 terminal::remark(&format!("{name} is stopped: starting it"));
                 machine::resume(session, found.id.as_str()).await?;
             }
+            machine::start_rest(session, found.id.as_str(), true).await?;
             found
         }
         None => make(session, generation, wanted, name).await?,
     };
     match machine::until_ready(session, job.id.as_str()).await? {
-        Waited::Ready(ready) => Ok(Taken::Machines(Box::new(ready.summary))),
+        Waited::Ready(ready) => {
+            if is_new {
+                machine::all_or_none(session, &ready).await?;
+            }
+            Ok(Taken::Machines(Box::new(ready.summary)))
+        }
         Waited::Interrupted(signal) => {
             if is_new {
                 machine::kill(session, job.id.as_str()).await?;
@@ -242,6 +249,27 @@ fn compare(generation: Generation, found: &JobSummary, wanted: &Wanted) -> Resul
         }
     }
     Ok(())
+}
+
+/// A group of which some were killed is taken only by who does not ask for those.
+async fn compare_members(
+    session: &Session,
+    generation: Generation,
+    found: &JobSummary,
+    wanted: &Wanted,
+) -> Result<(), Error> {
+    let job = session.call(async |client| client.job(found.id.as_str()).await).await?;
+    let kept = machine::kept(&job);
+    let Some(missing) = (0..wanted.machines.unwrap_or(1)).find(|rank| !kept.contains(rank)) else {
+        return Ok(());
+    };
+    let message = format!("task{missing}.{0} was killed, and the rest of `{0}` exists", found.name);
+    let remedy = format!(
+        "terminate that, too: `{} kill {{{}}}`; or use another name",
+        generation.program(),
+        found.name
+    );
+    Err(Error::new(Code::MachineMismatch, message).hint(remedy))
 }
 
 /// Runs the script on every machine that has not run it.

@@ -9,20 +9,20 @@ use muster_api::view::JobSummary;
 
 use crate::error::{Code, Error};
 use crate::interrupt::can_ask;
-use crate::machine::{self, Named, Waited};
+use crate::machine::{self, Meant, Named, Waited};
 use crate::session::Session;
 use crate::terminal;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// {NAME} or NAME; task0.NAME where there is only one
+    /// {NAME} or NAME for all of a group, task0.NAME for one of it
     #[arg(value_name = "NAME", required = true)]
     names: Vec<Named>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct KillArgs {
-    /// {NAME} or NAME; task0.NAME where there is only one
+    /// {NAME} or NAME for all of a group, task0.NAME for one of it
     #[arg(value_name = "NAME", required = true)]
     names: Vec<Named>,
     /// Do not ask
@@ -42,22 +42,40 @@ pub(super) struct RenameArgs {
 
 pub(super) async fn stop(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    for job in find(&session, &args.names, "stopped").await? {
-        machine::suspend(&session, job.id.as_str()).await?;
-        machine::until(&session, job.id.as_str(), |state| state == State::Suspended).await?;
-        tell(&job, "stopped")?;
+    let is_there = |state| matches!(state, State::Starting | State::Running | State::Stopping);
+    for (meant, names) in find(&session, &args.names).await? {
+        let id = meant.job.id.as_str();
+        match meant.rank {
+            Some(rank) => {
+                machine::suspend_one(&session, id, rank).await?;
+                machine::until_one(&session, id, rank, |state| !is_there(state)).await?;
+            }
+            None => {
+                machine::suspend(&session, id).await?;
+                machine::until(&session, id, |state| state == State::Suspended).await?;
+            }
+        }
+        tell(&names, "stopped")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) async fn start(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    for job in find(&session, &args.names, "started").await? {
-        machine::resume(&session, job.id.as_str()).await?;
-        match machine::until_ready(&session, job.id.as_str()).await? {
-            Waited::Ready(_) => tell(&job, "started")?,
+    for (meant, names) in find(&session, &args.names).await? {
+        let id = meant.job.id.as_str();
+        if let Some(rank) = meant.rank {
+            machine::resume_one(&session, id, rank).await?;
+            machine::until_one(&session, id, rank, |state| state != State::Starting).await?.must_run()?;
+            tell(&names, "started")?;
+            continue;
+        }
+        machine::resume(&session, id).await?;
+        machine::start_rest(&session, id, true).await?;
+        match machine::until_ready(&session, id).await? {
+            Waited::Ready(_) => tell(&names, "started")?,
             Waited::Interrupted(signal) => {
-                terminal::note(&format!("`{}` starts when there is room", job.name));
+                terminal::note(&format!("`{}` starts when there is room", meant.job.name));
                 return Ok(ExitCode::from(u8::try_from(signal.exit_code()).unwrap_or(130)));
             }
         }
@@ -67,15 +85,25 @@ pub(super) async fn start(args: &Args) -> Result<ExitCode, Error> {
 
 pub(super) async fn kill(args: &KillArgs) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let jobs = find(&session, &args.names, "killed").await?;
-    if !args.yes && !agreed(&jobs)? {
+    let found = find(&session, &args.names).await?;
+    let names: Vec<String> = found.iter().flat_map(|(_, names)| names.clone()).collect();
+    if !args.yes && !agreed(&names)? {
         terminal::remark("nothing was killed");
         return Ok(ExitCode::FAILURE);
     }
-    for job in &jobs {
-        machine::kill(&session, job.id.as_str()).await?;
-        machine::until(&session, job.id.as_str(), State::is_terminal).await?;
-        tell(job, "killed")?;
+    for (meant, names) in &found {
+        let id = meant.job.id.as_str();
+        match meant.rank {
+            Some(rank) => {
+                machine::kill_one(&session, id, rank).await?;
+                machine::until_one(&session, id, rank, State::is_terminal).await?;
+            }
+            None => {
+                machine::kill(&session, id).await?;
+                machine::until(&session, id, State::is_terminal).await?;
+            }
+        }
+        tell(names, "killed")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -91,21 +119,24 @@ pub(super) async fn rename(args: &RenameArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All are found before anything is done to one.
-async fn find(session: &Session, names: &[Named], what: &str) -> Result<Vec<JobSummary>, Error> {
-    let mut jobs: Vec<JobSummary> = Vec::new();
+/// All are found before anything is done to one, with the names of the machines that each word means.
+async fn find(session: &Session, names: &[Named]) -> Result<Vec<(Meant, Vec<String>)>, Error> {
+    let mut all: Vec<(Meant, Vec<String>)> = Vec::new();
     for named in names {
-        let job = machine::find_whole(session, named, what).await?;
-        if !jobs.iter().any(|other| other.id == job.id) {
-            jobs.push(job);
+        let meant = machine::find_meant(session, named).await?;
+        let id = meant.job.id.as_str();
+        let job = session.call(async |client| client.job(id).await).await?;
+        let mut machines = meant.names(&job);
+        machines.retain(|name| !all.iter().any(|(_, others)| others.contains(name)));
+        if !machines.is_empty() {
+            all.push((meant, machines));
         }
     }
-    Ok(jobs)
+    Ok(all)
 }
 
 /// Asks; what cannot be asked is not done.
-fn agreed(jobs: &[JobSummary]) -> Result<bool, Error> {
-    let machines: Vec<String> = jobs.iter().flat_map(names).collect();
+fn agreed(machines: &[String]) -> Result<bool, Error> {
     if !can_ask() {
         let message = format!("nobody can be asked whether to kill {}", machines.join(", "));
         return Err(Error::new(Code::Usage, message).hint("--yes kills without a question"));
@@ -122,6 +153,6 @@ fn names(job: &JobSummary) -> impl Iterator<Item = String> + use<> {
     (0..job.nodes).map(move |rank| Named { group: group.clone(), rank: Some(rank) }.to_string())
 }
 
-fn tell(job: &JobSummary, what: &str) -> Result<(), Error> {
-    names(job).try_for_each(|name| terminal::say(&format!("{name} {what}")))
+fn tell(names: &[String], what: &str) -> Result<(), Error> {
+    names.iter().try_for_each(|name| terminal::say(&format!("{name} {what}")))
 }

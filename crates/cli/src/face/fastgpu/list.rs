@@ -14,10 +14,12 @@ use crate::session::Session;
 use crate::terminal;
 
 /// The heading of what runs is what scripts look for; the others appear when there is something to say.
-const SECTIONS: [(&str, &[State]); 3] = [
+const SECTIONS: [(&str, &[State]); 4] = [
     ("Running Instances:", &[State::Running]),
     ("Pending Instances:", &[State::Queued, State::Starting]),
     ("Stopped Instances:", &[State::Stopping, State::Suspended]),
+    // Of a group of which others run.
+    ("Failed Instances:", &[State::Failed, State::Succeeded]),
 ];
 
 #[derive(Debug, ClapArgs)]

@@ -17,10 +17,11 @@ use crate::terminal;
 /// A link is all it takes: whoever configured the pool has mounted the volume. `$1` is the volume, `$2` the place.
 const LINK: &str = r#"
 [ -d "$1" ] || { echo "$1 is not there on $(hostname): the pool says that its hosts share it" >&2; exit 1; }
-if [ "$(readlink -f "$2")" = "$(readlink -f "$1")" ]; then echo "$2 is $1"; exit 0; fi
-if [ -e "$2" ] || [ -L "$2" ]; then echo "$2 is there already, and is not $1" >&2; exit 1; fi
-ln -s "$1" "$2" 2>/dev/null || sudo -n ln -s "$1" "$2" 2>/dev/null || {
-  echo "$2 cannot be made by $(id -un); as root: ln -s $1 $2" >&2; exit 1; }
+if [ "$(readlink -f "$2")" != "$(readlink -f "$1")" ]; then
+  if [ -e "$2" ] || [ -L "$2" ]; then echo "$2 is there already, and is not $1" >&2; exit 1; fi
+  ln -s "$1" "$2" 2>/dev/null || sudo -n ln -s "$1" "$2" 2>/dev/null || {
+    echo "$2 cannot be made by $(id -un); as root: ln -s $1 $2" >&2; exit 1; }
+fi
 mkdir -p "$2/runs" 2>/dev/null && chmod 777 "$2/runs" 2>/dev/null
 echo "$2 is $1"
 "#;

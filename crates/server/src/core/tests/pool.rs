@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use muster_api::view::Why;
-use muster_engine::{AgentBinary, AgentStatus, Capabilities, Engine, Error, Family, StartRequest};
+use muster_engine::{
+    AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status,
+};
 use muster_model::pool::{HostSpec, PoolSpec};
 use muster_model::task::TaskPhase;
 use proptest::prelude::*;
@@ -23,6 +25,7 @@ impl Far {
             in_place: false,
             images: false,
             volumes: false,
+            keeps_files: true,
             lost_after: Duration::from_secs(10),
         })
     }
@@ -38,19 +41,19 @@ impl Engine for Far {
         None
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeId>, Error> {
+    async fn nodes(&self) -> Result<Vec<Offer>, Error> {
         Ok(Vec::new())
     }
 
-    async fn start(&self, _: &StartRequest) -> Result<(), Error> {
-        Ok(())
+    async fn start(&self, _: &StartRequest) -> Result<Option<String>, Error> {
+        Ok(None)
     }
 
-    async fn status(&self, nodes: &[NodeId]) -> Result<Vec<AgentStatus>, Error> {
-        Ok(nodes.iter().map(|_| AgentStatus::Gone).collect())
+    async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
+        Ok(keys.iter().map(|_| Status::Gone.into()).collect())
     }
 
-    async fn stop(&self, _: &NodeId) -> Result<(), Error> {
+    async fn stop(&self, _: &Key) -> Result<(), Error> {
         Ok(())
     }
 }
@@ -99,7 +102,7 @@ impl Fixture {
         self.submit(json!({ "command": ["true"], "on": "ssh/gpu", "nodes": nodes, "retries": retries }))
     }
 
-    fn why(&mut self, job: &JobId) -> Why {
+    pub(super) fn why(&mut self, job: &JobId) -> Why {
         let (reply, mut answer) = oneshot::channel();
         self.turn(Input::Why(job.clone(), reply));
         answer.try_recv().unwrap().unwrap().unwrap()
@@ -123,10 +126,11 @@ impl Fixture {
     }
 
     /// Lets time pass, as far as timers are concerned.
-    fn later(&mut self, by: Duration) {
+    pub(super) fn later(&mut self, by: Duration) {
         let now = now() + by;
         let mut batch = Batch::default();
         self.core.on_timers(&mut batch, now);
+        self.core.tend_all(&mut batch, now);
         self.core.schedule(&mut batch, now);
         self.core.commit(batch, now);
         self.core.finish_leaving(now);
@@ -390,6 +394,23 @@ fn a_node_is_found_by_any_name_that_is_its_own() {
     assert_eq!(fixture.core.find_node("h1").unwrap_err().code, muster_api::Code::Ambiguous);
 }
 
+#[test]
+fn a_drained_host_that_is_wanted_again_before_it_has_left_takes_tasks() {
+    let mut fixture = Fixture::new();
+    fixture.put(Put::Whole, &["h1"]).unwrap();
+    let _messages = fixture.connect_node(&id("h1"), "a", vec![]);
+    let first = fixture.submit_there(1, 0);
+    fixture.drain("h1", true).unwrap();
+    fixture.remove("h1", true).unwrap();
+    assert!(fixture.core.nodes.contains_key(&id("h1")), "its task is still to end");
+    fixture.put(Put::Whole, &["h1"]).unwrap();
+    let connection = ConnectionId(fixture.connection);
+    let message = ended(task(&first, 1, 0), None);
+    fixture.turn(Input::AgentSaid { connection, node: id("h1"), message });
+    let second = fixture.submit_there(1, 0);
+    assert_eq!(fixture.state(&second), State::Starting);
+}
+
 /// Something that may happen to hosts and their jobs.
 #[derive(Debug, Clone)]
 enum Step {
@@ -453,8 +474,10 @@ impl World {
             Step::Connect(host) => {
                 let node = id(HOSTS[*host]);
                 let mine = self.placed().into_iter().filter(|(at, _)| *at == node);
-                let reports =
-                    mine.map(|(_, task)| TaskReport { task, phase: ReportPhase::Running { at: now() } });
+                let reports = mine.map(|(_, task)| TaskReport {
+                    task,
+                    phase: ReportPhase::Running { at: now(), address: None },
+                });
                 let reports = reports.collect();
                 let messages = self.fixture.connect_node(&node, "a", reports);
                 self.connections.insert(node, (self.fixture.connection, messages));

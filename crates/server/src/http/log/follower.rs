@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use futures::future::select_all;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{LogsQuery, MissingLog, StreamEnd};
-use muster_model::task::TaskPhase;
 use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
 use tokio::sync::watch;
@@ -67,6 +66,11 @@ pub(super) struct Follower {
     is_stopped: bool,
 }
 
+/// The attempt that is read if none is named. A machine that was not started anew has an earlier one than its group.
+fn newest(row: &JobRow, rank: Option<u32>) -> u32 {
+    rank.map_or(row.job.attempt, |rank| row.job.attempt_of(rank).number)
+}
+
 impl Follower {
     pub fn new(
         shared: Arc<Shared>,
@@ -78,7 +82,7 @@ impl Follower {
         Self {
             news: shared.news.clone(),
             shared,
-            attempt: query.attempt.unwrap_or(row.job.attempt),
+            attempt: query.attempt.unwrap_or_else(|| newest(&row, query.task)),
             job: row.job.id,
             nodes: row.spec.nodes,
             query,
@@ -138,8 +142,9 @@ impl Follower {
         let Ok((_, tasks)) = self.read_job().await else { return };
         let attempt = AttemptId { job: self.job.clone(), number: self.attempt };
         let wanted = self.query.task;
-        for (rank, task) in (0..).zip(&tasks).filter(|(rank, _)| wanted.is_none_or(|wanted| wanted == *rank))
-        {
+        let is_read = |rank: u32| wanted.is_none_or(|wanted| wanted == rank);
+        for rank in (0..self.nodes).filter(|rank| is_read(*rank)) {
+            let Some(task) = self.task(&tasks, rank) else { continue };
             let log = self.shared.logs.open(&attempt.task(rank));
             let mut grown = log.watch();
             while lacks(task, *grown.borrow_and_update()) {
@@ -223,16 +228,21 @@ impl Follower {
         Ok((step.pieces, step.is_news))
     }
 
+    /// The task whose log is read. Of machines that start one by one, most are of another attempt, and their log is there.
+    fn task<'a>(&self, tasks: &'a [Task], rank: u32) -> Option<&'a Task> {
+        tasks.get(rank as usize).filter(|task| task.attempt == self.attempt)
+    }
+
     /// Whether the tasks whose logs are read are over.
     fn is_over(&self, tasks: &[Task]) -> bool {
-        let mut tasks = self.sources.iter().filter_map(|source| tasks.get(source.rank as usize));
-        tasks.all(|task| task.phase == TaskPhase::Ended)
+        let mut tasks = self.sources.iter().filter_map(|source| self.task(tasks, source.rank));
+        tasks.all(Task::is_over)
     }
 
     /// The tasks that are over and have written more than is here.
     fn lacking<'a>(&self, tasks: &'a [Task]) -> Vec<(u32, &'a Task, u64)> {
         let lacking = self.sources.iter().filter(|source| !source.is_past).filter_map(|source| {
-            let task = tasks.get(source.rank as usize)?;
+            let task = self.task(tasks, source.rank)?;
             lacks(task, source.offset()).then(|| (source.rank, task, source.offset()))
         });
         lacking.collect()

@@ -15,8 +15,14 @@ class Failures(RuntimeError):
 
     def __init__(self, failures: Sequence[tuple[Any, BaseException]], total: int) -> None:
         self.failures = list(failures)
-        lines = [f"  {getattr(task, 'name', task)}: {error}" for task, error in failures]
+        lines = [f"  {_said_by(getattr(task, 'name', task), error)}" for task, error in failures]
         super().__init__("\n".join([f"{len(failures)} of {total} tasks failed:", *lines]))
+
+
+def _said_by(name: object, error: BaseException) -> str:
+    """An error with its task's name, which it may have already."""
+    text = str(error)
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 class FailedAssertions(Failures, AssertionError):

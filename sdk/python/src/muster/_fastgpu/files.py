@@ -176,7 +176,8 @@ class Tail:
 
 
 def _copy(task: Shell, words: list[str]) -> None:
-    _binary.call(["cp", "--json", *words], environment=task._remote._transport.environment)
+    with task._told():
+        _binary.call(["cp", "--json", *words], environment=task._remote._transport.environment)
 
 
 def _quoted(fn: str) -> str:

@@ -11,6 +11,7 @@ from .._job import Job as MusterJob
 from .fanout import fan_out
 from .generation import Generation
 from .rundir import logdir
+from .shell import told
 from .task import Task
 
 R = TypeVar("R")
@@ -58,7 +59,8 @@ class Job:
         if len(self.tasks) > 1 and len(self.tasks) == self._remote.nodes and all(plan == plans[0] for plan in plans):
             for copy in plans[0]:
                 words = ["cp", "--json", "--all", *copy.sources, f"{self._remote.id}:{copy.target}"]
-                _binary.call(words, environment=self._remote._transport.environment)
+                with told(self.name, self._remote._transport, self._remote.id):
+                    _binary.call(words, environment=self._remote._transport.environment)
             return
         self._fan_out(lambda task: task._send(plans[self.tasks.index(task)]))
 
@@ -103,8 +105,9 @@ class Job:
     def stop(self) -> None:
         """Stops the machines, once every command that they were given is over; they are kept by their name."""
         if self._remote.state == "running":
-            self._fan_out(lambda task: task._settle())
-            self._fan_out(lambda task: task._tidy())
+            running = self._running()
+            fan_out(running, lambda task: task._settle())
+            fan_out(running, lambda task: task._tidy())
             self._remote.suspend()
         self._remote._wait_for(frozenset({"suspended", "succeeded", "failed", "stopped"}), None)
         print(f"{self.name} is stopped; `{self.generation.program} start {{{self.name}}}` starts it", flush=True)
@@ -115,10 +118,15 @@ class Job:
             if self._remote.state == "running":
                 # Whatever cannot be reached any more keeps its scratch: nobody waits for it.
                 with contextlib.suppress(RuntimeError):
-                    self._fan_out(lambda task: task._tidy())
+                    fan_out(self._running(), lambda task: task._tidy())
             self._remote.stop()
             self._remote.wait(check=False)
         print(f"{self.name} is released", flush=True)
+
+    def _running(self) -> list[Task]:
+        """Those that were not stopped one by one."""
+        running = {task.rank for task in self._remote.tasks if task.phase == "running"}
+        return [task for task in self.tasks if task.rank in running]
 
     def _fan_out(self, do: Callable[[Task], R]) -> list[R]:
         return fan_out(self.tasks, do)

@@ -79,7 +79,7 @@ class Maker:
         if member and (group := source.find(member[2])) is not None:
             rank = int(member[1])
             assert rank < group.nodes, f"{group.name} has {group.nodes} machines, so there is no {name}"
-            source.wake(group)
+            source.wake(group, rank)
             task = Task(name, group.tasks[rank], None, instance_reuse=True, program=self.generation.program, **kwargs)
             self._begin([task], kwargs.get("skip_setup", False))
             Job(group.name, run_name, group, [task], self.generation)
@@ -92,6 +92,10 @@ class Maker:
         assert name, "a run has a name"
         names.check_run(name)
         return Run(name, self.make_job)
+
+    def get_logdir_root(self) -> str:
+        """Where run directories are, if they can be there."""
+        return SETTINGS.logdir_root or self.generation.runs
 
     def _machines(self, name: str, num_tasks: int, labels: dict[str, str], skip_setup: bool) -> tuple[MusterJob, bool]:
         assert not skip_setup or source.find(name) is not None, (

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Any
 
 from .. import Command, CommandLost, Session, SessionOver
+from .._error import Error
 from .._job import Task as MusterTask
+from .._session import lost
+from .._transport import Transport
 
 ONE_YEAR = 365 * 24 * 3600
 RULER = "*" * 80
+
+
+@contextlib.contextmanager
+def told(name: str, transport: Transport, job: str, task: int | None = None) -> Generator[None, None, None]:
+    """What goes wrong in it is told with the name of who it happened to; as a loss of machines, if it is that."""
+    try:
+        yield
+    except Error as error:
+        reason = None
+        with contextlib.suppress(Error):
+            reason = lost(transport, job, task)
+        if reason is not None:
+            raise reason.named(name) from error
+        raise error.named(name) from error.__cause__
 
 
 class Shell:
@@ -35,6 +53,12 @@ class Shell:
         self._aside_lock = threading.Lock()
         self._out_fn = ""
         self._status_fn = ""
+
+    def _forget_shells(self) -> None:
+        """What ran in them has ended with the machine."""
+        self.tmux_window_id, self.tmux_available_window_ids = 0, [0]
+        self._directories.clear()
+        self._last = self._aside = None
 
     def log(self, message: str, *args: object) -> None:
         """Prints a line with the time and the task's name."""
@@ -68,13 +92,15 @@ class Shell:
         self.log("tmux> %s", f"{text[:20]}****" if sanitized else text)
         is_shown = stream_output or show_realtime
         # One request, which waits, for the usual command: a fan-out over many machines is as quick as one of them.
-        command = self._start(text, wait=None if non_blocking or is_shown else max_wait_sec)
+        with self._told():
+            command = self._start(text, wait=None if non_blocking or is_shown else max_wait_sec)
         if non_blocking:
             return "nonblocking"
         if is_shown:
-            for piece in command.follow(timeout=max_wait_sec):
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+            with self._told():
+                for piece in command.follow(timeout=max_wait_sec):
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
         self._finish(command, "****" if sanitized else text, ignore_errors, max_wait_sec)
         return command.output if return_output else None
 
@@ -131,7 +157,8 @@ class Shell:
 
     def _open_window(self, window_id: int, *, fresh: bool) -> None:
         session = self._window(window_id)
-        self._directories[window_id] = session.open(fresh=fresh)["directory"]
+        with self._told():
+            self._directories[window_id] = session.open(fresh=fresh)["directory"]
         if window_id not in self.tmux_available_window_ids:
             self.tmux_available_window_ids.append(window_id)
 
@@ -149,25 +176,31 @@ class Shell:
 
     def _finish(self, command: Command, shown: str, ignore_errors: bool, max_wait_sec: float) -> None:
         try:
-            command.wait(check=False, timeout=max_wait_sec)
-        except CommandLost as lost:
+            with self._told():
+                command.wait(check=False, timeout=max_wait_sec)
+        except CommandLost as gone:
             # The shell is gone, and so is everything it knew; this is never ignored.
             self._show(command.output)
-            raise RuntimeError(f"Command {shown} is lost: {lost.reason}; make the job again for a new shell") from lost
+            message = f"{self.name}: Command {shown} is lost: {gone.reason}; make the job again for a new shell"
+            raise RuntimeError(message) from gone
         self.last_status = command.exit_status or 0
         if self.last_status != 0 and not ignore_errors:
             self._show(command.output)
             raise RuntimeError(f"Command {shown} returned status {self.last_status}")
+
+    def _told(self) -> contextlib.AbstractContextManager[None]:
+        return told(self.name, self._remote._transport, self._remote.job, self._remote.rank)
 
     def _show(self, output: str) -> None:
         self.log("output:\n%s\n%s\n%s", RULER, output.rstrip("\n"), RULER)
 
     def _look(self, text: str, *, check: bool = True) -> str:
         """Runs something small that is nobody's business, from the home directory, beside the task's shell."""
-        with self._aside_lock:
+        with self._aside_lock, self._told():
             if self._aside is None:
-                self._aside = Session(self._remote._transport, self._remote.job, self._remote.rank, "aside")
-                self._aside.open(fresh=True)
+                aside = Session(self._remote._transport, self._remote.job, self._remote.rank, "aside")
+                aside.open(fresh=True)
+                self._aside = aside
             try:
                 return self._aside.run(f"( {text}\n)", check=check).output
             except (CommandLost, SessionOver):

@@ -68,6 +68,10 @@ def compare(job: MusterJob, num_tasks: int, wanted: Mapping[str, str], generatio
     assert job.nodes >= num_tasks, (
         f"{num_tasks} machines were asked for as {job.name}, and of these only {job.nodes} exist; {remedy}"
     )
+    for task in job.tasks[:num_tasks]:
+        assert task.phase != "ended" or task.parting != "stop", (
+            f"task{task.rank}.{job.name} was killed, and the rest of {job.name} exists; {remedy}"
+        )
     labels: dict[str, str] = job.spec.get("labels") or {}
     for key in COMPARED:
         have, want = labels.get(key, ""), wanted.get(key, "")
@@ -98,8 +102,8 @@ def _create(name: str, num_tasks: int, labels: Mapping[str, str], on: str) -> Mu
     return job
 
 
-def wake(job: MusterJob) -> None:
-    """Starts a group that was stopped, and waits until it runs."""
+def wake(job: MusterJob, rank: int | None = None) -> None:
+    """Starts a group that was stopped, and those of its machines that do not run while others do, or one of them."""
     while (state := job.state) in ("stopping", "suspended"):
         if state == "suspended":
             print(f"{job.name} is stopped: starting it", flush=True)
@@ -107,6 +111,16 @@ def wake(job: MusterJob) -> None:
             break
         time.sleep(0.1)
     wait(job)
+    tasks = [task for task in job.tasks if rank is None or task.rank == rank]
+    stopped = [task.wait_for("ended") if task.parting else task for task in tasks]
+    stopped = [task for task in stopped if task.phase == "ended" and task.parting != "stop"]
+    for task in stopped:
+        print(f"task{task.rank}.{job.name} is stopped: starting it", flush=True)
+        task.resume()
+    for task in stopped:
+        now = task.wait_for("running", "ended")
+        if now.phase != "running":
+            raise RuntimeError(f"task{task.rank}.{job.name} did not start: {now.message}")
 
 
 def wait(job: MusterJob) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import shlex
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._error import Error
 from .._job import Task as MusterTask
+from . import source
 from .files import Files
 from .names import random_letters
 from .settings import get_zone
@@ -114,21 +117,55 @@ class Task(Files):
         return len(self._remote.devices) or GPUS.get(self.instance_type, 0)
 
     def stop(self) -> None:
-        """Stops the machine, if it is the only one of its group."""
-        self._group("stop").stop()
+        """Stops this machine, once every command that it was given is over; the others of its group go on."""
+        job = self._group()
+        if job._remote.nodes == 1:
+            job.stop()
+            return
+        if (now := self._now()).phase == "running" and now.parting is None:
+            self._settle()
+            self._tidy()
+            self._remote.suspend()
+        self._remote.wait_for("ended")
+        print(f"{self.name} is stopped; `{job.generation.program} start {self.name}` starts it", flush=True)
+
+    def start(self) -> None:
+        """Starts this machine again after `stop`, with new shells; files are where they were if its host was free."""
+        job = self._group()
+        if job._remote.nodes == 1:
+            source.wake(job._remote)
+        elif self._now().phase == "ended":
+            self._remote.resume()
+        self._remote = self._remote.wait_for("running", "ended")
+        assert self._remote.phase == "running", f"{self.name} did not start: {self._remote.message}"
+        self.ip = self.public_ip = self._remote.ip or ""
+        self.instance = Instance(self.name, self._remote, self.instance_type, self.instance.image_name)
+        self._forget_shells()
+        self._begin(fresh=True)
+        self.propagate_env(PROPAGATED)
 
     def kill(self) -> None:
-        """Releases the machine, if it is the only one of its group."""
-        self._group("kill").kill()
+        """Releases this machine at once, whatever it is doing; the others of its group go on."""
+        job = self._group()
+        if job._remote.nodes == 1:
+            job.kill()
+            return
+        now = self._now()
+        if now.parting != "stop" and not job._remote.is_over:
+            if now.phase == "running":
+                # What cannot be reached any more keeps its scratch: nobody waits for it.
+                with contextlib.suppress(RuntimeError, Error):
+                    self._tidy()
+            self._remote.stop()
+        self._remote.wait_for("ended")
+        print(f"{self.name} is released", flush=True)
 
-    def _group(self, verb: str) -> Job:
+    def _group(self) -> Job:
         assert self.job is not None, f"{self.name} is not part of a job"
-        size = self.job._remote.nodes
-        assert size == 1, (
-            f"{self.name} is one of {size} machines that are held together; "
-            f"{verb} the group: job.{verb}(), or `{self.job.generation.program} {verb} {{{self.job.name}}}`"
-        )
         return self.job
+
+    def _now(self) -> MusterTask:
+        return self._group()._remote.tasks[self.rank]
 
     def _tidy(self) -> None:
         """Takes away what was made for what comes and goes."""

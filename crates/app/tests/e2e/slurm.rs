@@ -1,0 +1,184 @@
+//! Slurm as a place to run, on a real one of each test's own: what a user does with it on a good day, and below, on others.
+
+mod absence;
+mod accounting;
+mod faults;
+mod load;
+mod memory;
+mod people;
+
+use std::fs;
+use std::path::PathBuf;
+
+use muster_testkit::{Home, Slurm, wait_for, wait_for_some};
+use serde_json::Value;
+
+use crate::pool::slim;
+
+/// A cluster, and a muster that knows it.
+pub(crate) struct Site {
+    // In this order: the server goes before the cluster that it talks to.
+    pub(crate) home: Home,
+    pub(crate) slurm: Slurm,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        Self::on(Slurm::start())
+    }
+
+    /// A server of root's, with jobs that run as the cluster's ordinary account.
+    pub(crate) fn on(slurm: Slurm) -> Self {
+        Self::with(slurm, "")
+    }
+
+    /// The same with more settings of `[slurm]`.
+    fn with(slurm: Slurm, more: &str) -> Self {
+        let home = Home::new(slim());
+        home.share_with_everybody();
+        home.configure(&configuration(&slurm, &format!("user = \"{}\"\n{more}", Slurm::ACCOUNT)));
+        Self { home, slurm }
+    }
+
+    /// Submits a job to `main`.
+    fn submit(&self, words: &[&str]) -> String {
+        self.submit_to("slurm/main", words)
+    }
+
+    fn submit_to(&self, place: &str, words: &[&str]) -> String {
+        let all: Vec<&str> = ["--on", place, "--env", "SHARED"].iter().chain(words).copied().collect();
+        self.home.submit(&all)
+    }
+
+    /// Submits a line for the shell, with other words before it.
+    fn submit_line(&self, words: &[&str], line: &str) -> String {
+        let all: Vec<&str> = words.iter().copied().chain(["--", "sh", "-c", line]).collect();
+        self.submit(&all)
+    }
+
+    /// What Slurm has had for a job, all attempts together, those that are over included.
+    fn allocations(&self, job: &str) -> Vec<Value> {
+        let mark = format!(":{job}.");
+        let is_its = |it: &Value| it["comment"].as_str().is_some_and(|comment| comment.contains(&mark));
+        self.slurm.jobs().into_iter().filter(is_its).collect()
+    }
+
+    /// Waits until Slurm has a job in a state, and gives Slurm's number of it.
+    fn wait_for_allocation(&self, job: &str, state: &str) -> String {
+        wait_for_some(&format!("Slurm to have {job} as {state}"), || {
+            let found = self.allocations(job).into_iter().find(|it| it["job_state"] == state)?;
+            Some(found["job_id"].to_string())
+        })
+    }
+
+    /// Waits for a job's end, which must have this exit code, and gives it.
+    fn end_of(&self, job: &str, code: i32) -> Value {
+        let waited = self.home.run(["wait", job]);
+        let words = || format!("{}{}\n{}", waited.out(), waited.err(), self.home.run(["logs", job]).out());
+        assert_eq!(waited.code(), code, "{}", words());
+        self.home.job(job)
+    }
+
+    /// The directories on the cluster that a job's attempts have left.
+    fn left_by(&self, job: &str) -> Vec<PathBuf> {
+        let base = self.slurm.home().join("muster");
+        let below = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|it| it.path());
+        let is_its = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{job}.")))
+        };
+        below(base).flat_map(below).filter(is_its).collect()
+    }
+
+    /// Waits until Slurm has nothing to do any more, and nothing is left on its nodes.
+    fn wait_for_nothing_left(&self) {
+        wait_for("Slurm to have nothing to do", || self.slurm.open_jobs().is_empty());
+        wait_for("nothing to be left on the nodes", || {
+            (1..=4).all(|number| self.slurm.processes_on(number).is_empty())
+        });
+    }
+}
+
+fn configuration(slurm: &Slurm, more: &str) -> String {
+    let directory = slurm.home().join("muster");
+    format!("[slurm]\ndirectory = \"{}\"\nconf = \"{}\"\n{more}", directory.display(), slurm.conf().display())
+}
+
+#[test]
+fn a_gang_has_the_nodes_and_devices_that_slurm_gave_it() {
+    let site = Site::new();
+    let script = "echo $(whoami) $RANK $SLURMD_NODENAME $SLURM_JOB_NUM_NODES $CUDA_VISIBLE_DEVICES";
+    let done =
+        site.home.run(["run", "--on", "slurm/main", "-N", "2", "--gpus", "A100:3", "--", "sh", "-c", script]);
+    assert_eq!(done.code(), 0, "{}{}", done.out(), done.err());
+    let mut lines: Vec<String> = done.out().lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["task0 | muster-test 0 n3 2 0,1,2", "task1 | muster-test 1 n4 2 0,1,2"]);
+    let shown = site.home.json(["show", "last", "--json"]);
+    let devices = crate::tasks(&shown)[1]["devices"].as_array().expect("a list of devices").len();
+    assert_eq!(devices, 3, "{shown}");
+    let [allocation] = site.allocations(shown["id"].as_str().expect("an id")).try_into().expect("one");
+    assert_eq!(allocation["user_name"].as_str().unwrap_or("muster-test"), "muster-test");
+    site.wait_for_nothing_left();
+    // What it left on the cluster goes with it.
+    let id = shown["id"].as_str().expect("an id");
+    assert_eq!(site.left_by(id).len(), 1);
+    site.home.ok(["rm", id]);
+    wait_for("its files to go", || site.left_by(id).is_empty());
+}
+
+#[test]
+fn who_waits_is_told_why_and_until_when() {
+    let site = Site::new();
+    let first = site.submit(&["-N", "4", "--exclusive", "--timeout", "1h", "--", "sleep", "1000"]);
+    site.home.wait_for_state(&first, "running");
+    let second = site.submit(&["-N", "2", "--", "true"]);
+    site.wait_for_allocation(&second, "PENDING");
+    // Its estimate comes when its scheduler has planned so far.
+    wait_for("a reason and an estimate of Slurm's", || {
+        let words = site.home.ok(["why", &second]);
+        words.contains("no_capacity") && words.contains("expected: in ")
+    });
+    assert_eq!(site.home.job(&second)["state"], "queued");
+    let nodes = site.home.ok(["nodes"]);
+    assert!(["n1", "n2", "n3", "n4"].iter().all(|name| nodes.contains(name)), "{nodes}");
+    site.home.ok(["stop", &second]);
+    site.home.ok(["stop", &first]);
+    site.wait_for_nothing_left();
+}
+
+#[test]
+fn what_slurm_does_not_take_fails_with_its_words() {
+    let site = Site::new();
+    for (words, says) in
+        [(vec!["--on", "slurm/nowhere"], "nowhere"), (vec!["--on", "slurm/main", "--gpus", "99"], "node")]
+    {
+        let all: Vec<&str> =
+            ["run", "--retries", "3"].iter().chain(&words).copied().chain(["--", "true"]).collect();
+        let done = site.home.run(&all);
+        assert_ne!(done.code(), 0, "{words:?}");
+        assert!(done.err().to_lowercase().contains(says), "{words:?}: {}", done.err());
+        let shown = site.home.json(["show", "last", "--json"]);
+        assert_eq!(
+            (&shown["state"], &shown["reason"]["code"]),
+            (&"failed".into(), &"refused".into()),
+            "{shown}"
+        );
+    }
+    assert_eq!(site.slurm.open_jobs().len(), 0);
+    // More nodes than there are it does take, and keeps for ever.
+    let job = site.submit(&["-N", "5", "--", "true"]);
+    wait_for("a reason", || site.home.json(["why", &job, "--json"]).to_string().contains("never_fits"));
+    site.home.ok(["stop", &job]);
+    site.wait_for_nothing_left();
+}
+
+#[test]
+fn jobs_never_run_as_root() {
+    let slurm = Slurm::start();
+    let home = Home::new(slim());
+    home.configure(&configuration(&slurm, ""));
+    let done = home.run(["run", "--on", "slurm/main", "--", "whoami"]);
+    assert_ne!(done.code(), 0, "{}", done.out());
+    assert!(done.err().contains("slurm.user") || done.err().contains("user ="), "{}", done.err());
+    assert!(slurm.jobs().is_empty());
+}

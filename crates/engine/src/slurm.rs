@@ -1,0 +1,424 @@
+//! A cluster that Slurm schedules.
+//!
+//! Slurm decides where and when; it gets one job for each attempt, with an agent on every node, which dials home like any other.
+//! Everything goes through one process on the login node, the *gate*: it runs Slurm's programs as the user whose jobs they
+//! are, and hands on the connections of agents, which need to reach nothing but it. What an attempt has is found by the comment
+//! of its job, so nothing has to be remembered here; nothing is submitted twice, whoever is killed and when.
+
+mod batch;
+pub mod gate;
+mod inventory;
+mod job;
+mod past;
+mod refusal;
+mod way;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use muster_model::{AttemptId, JobId, NodeId};
+
+use crate::{
+    AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat, StartRequest,
+    Status,
+};
+use batch::Place;
+pub use batch::Wishes;
+use gate::wire::{Answer, Ask, Submission, Submit};
+use job::Job;
+use way::{Gate, Way, unexpected};
+
+/// What it is called in `--on` and among nodes.
+pub const NAME: &str = "slurm";
+/// Agents dial again for as long as their task lasts. One that is silent for so long is lost, unless Slurm says more.
+const LOST_AFTER: Duration = Duration::from_secs(60);
+/// A submission of which nothing was heard may still lie in the controller's queue when it answers again. It has been worked
+/// off when so much time lies between two answers that know of no job.
+const SETTLED: Duration = Duration::from_secs(15);
+/// How often the files of what is long over are looked for.
+const SWEEP: Duration = Duration::from_secs(24 * 3600);
+/// Between two looks at a job that is being ended.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LAST_LOOK: Duration = Duration::from_secs(2);
+/// Longer than it takes Slurm to kill what does not end by itself (`KillWait`, 30 s): something else is the matter.
+const UNUSUAL: Duration = Duration::from_secs(45);
+
+/// What the engine works with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its own directory on the server.
+    pub dir: PathBuf,
+    /// Where the SSH engine keeps the host keys that were seen.
+    pub ssh_dir: PathBuf,
+    /// The server's socket for what comes from elsewhere, by a name that can be connected to.
+    pub socket: PathBuf,
+    /// The muster binary.
+    pub exe: PathBuf,
+    /// Where binaries for other machines lie, as `muster-ARCHITECTURE`.
+    pub others: PathBuf,
+    /// The OpenSSH client.
+    pub program: PathBuf,
+    /// The login node; this machine, if absent.
+    pub login: Option<String>,
+    /// The port of its sshd, where that is not what the SSH configuration says.
+    pub port: Option<u16>,
+    /// The private key to show it.
+    pub key: Option<PathBuf>,
+    /// The account that jobs run as, where the server is root's.
+    pub user: Option<String>,
+    /// The directory there that compute nodes see, too; `~/.muster`, if absent.
+    pub directory: Option<String>,
+    /// Where compute nodes reach the login node, if not at its name or the addresses it has.
+    pub address: Option<String>,
+    /// The directory that has Slurm's programs, if it is not on the path.
+    pub programs: Option<String>,
+    /// Its `slurm.conf`, if the login node's variables do not say.
+    pub conf: Option<String>,
+    /// What every job is submitted with.
+    pub wishes: Wishes,
+    /// How long agents keep their nodes for a server that is not there to say what to run.
+    pub patience: Duration,
+    /// How long the files of tasks that are over stay there; `None`: for ever.
+    pub kept: Option<Duration>,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Slurm {
+    capabilities: Capabilities,
+    wishes: Wishes,
+    patience: Duration,
+    kept: Option<Duration>,
+    way: Way,
+    /// The last answer of Slurm's, and when the question was asked.
+    looked: tokio::sync::Mutex<Option<(Instant, Arc<Vec<Job>>)>>,
+    memory: Mutex<Memory>,
+}
+
+/// What makes things quicker or surer, and may be lost.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Since when Slurm has known nothing of an attempt that may have been handed over.
+    unknown_since: BTreeMap<AttemptId, Instant>,
+    /// When what is long over was removed.
+    swept: Option<Instant>,
+    /// Attempts that are to have no job any more.
+    closed: BTreeSet<AttemptId>,
+    /// Attempts that Slurm has given a node up of, and whose agents find that written down.
+    given_up: BTreeSet<AttemptId>,
+}
+
+impl Slurm {
+    /// An engine whose gate is started when it is first needed.
+    pub fn new(options: Options) -> Self {
+        let capabilities = Capabilities {
+            name: NAME,
+            family: Family::Delegating,
+            submitter_environment: false,
+            in_place: false,
+            images: false,
+            volumes: false,
+            keeps_files: true,
+            lost_after: LOST_AFTER,
+        };
+        let wishes = options.wishes.clone();
+        let (patience, kept) = (options.patience, options.kept);
+        Self {
+            capabilities,
+            wishes,
+            patience,
+            kept,
+            way: Way::new(options),
+            looked: Default::default(),
+            memory: Mutex::default(),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All jobs of the user that Slurm knows, as they are now: whoever asks while somebody else does has the next answer.
+    async fn look(&self, gate: &Gate) -> Result<Arc<Vec<Job>>, Error> {
+        let wanted = Instant::now();
+        let mut looked = self.looked.lock().await;
+        if let Some((at, jobs)) = looked.as_ref().filter(|(at, _)| *at >= wanted) {
+            tracing::trace!(?at, "an answer is shared");
+            return Ok(Arc::clone(jobs));
+        }
+        let at = Instant::now();
+        let jobs = Arc::new(job::read_squeue(&gate.run(job::squeue(gate.who.uid)).await?));
+        *looked = Some((at, Arc::clone(&jobs)));
+        Ok(jobs)
+    }
+
+    async fn submit(
+        &self,
+        gate: &Gate,
+        attempt: &AttemptId,
+        seats: &[Seat],
+        gang: &Gang,
+    ) -> Result<String, Error> {
+        let dir = format!("{}/{attempt}", gate.who.dir);
+        let place = Place { attempt, server: &gate.server, dir: &dir, binary: &gate.who.binary };
+        let mut argv = vec!["sbatch".to_owned()];
+        argv.extend(batch::options(gang, &self.wishes, &place));
+        let mut submit = Submit {
+            attempt: attempt.clone(),
+            seats: seats_file(seats, gang, self.patience),
+            script: batch::script(&gang.spec, &place),
+            argv,
+            is_settled: false,
+        };
+        if let Some(id) = self.try_to_submit(gate, &submit).await? {
+            return Ok(id);
+        }
+        if let Some(id) = self.find(gate, attempt).await? {
+            return Ok(id);
+        }
+        submit.is_settled = true;
+        match self.try_to_submit(gate, &submit).await? {
+            Some(id) => Ok(id),
+            None => Err(Error { what: IN_DOUBT.into(), class: Class::Retryable, source: None }),
+        }
+    }
+
+    /// None if it is not known what came of it.
+    async fn try_to_submit(&self, gate: &Gate, submit: &Submit) -> Result<Option<String>, Error> {
+        let ask = Ask::Submit(Box::new(Submit {
+            attempt: submit.attempt.clone(),
+            seats: submit.seats.clone(),
+            script: submit.script.clone(),
+            argv: submit.argv.clone(),
+            is_settled: submit.is_settled,
+        }));
+        let submission = match gate.ask(&ask).await? {
+            Answer::Submission(submission) => submission,
+            answer => return Err(unexpected(&answer)),
+        };
+        match submission {
+            Submission::Job { id } => {
+                self.memory().unknown_since.remove(&submit.attempt);
+                Ok(Some(id))
+            }
+            Submission::Refused { complaints } => Err(refusal::refused(&complaints)),
+            Submission::Later { complaints } => Err(refusal::retryable("sbatch", &complaints)),
+            Submission::Busy => {
+                let what = "an earlier sbatch for it has not ended yet".into();
+                Err(Error { what, class: Class::Retryable, source: None })
+            }
+            Submission::Closed => Err(Error::terminal("it was taken back before Slurm had it")),
+            Submission::Doubtful { complaints } => {
+                tracing::warn!(attempt = %submit.attempt, complaints, "whether Slurm has it is to be found out");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The job of an attempt of which nothing was heard; none if there certainly is none.
+    async fn find(&self, gate: &Gate, attempt: &AttemptId) -> Result<Option<String>, Error> {
+        let jobs = self.look(gate).await?;
+        if let Some(job) = first_of(&jobs, &gate.server, attempt) {
+            gate.ask(&Ask::Adopt { attempt: attempt.clone(), job: job.id.clone() }).await?;
+            self.memory().unknown_since.remove(attempt);
+            return Ok(Some(job.id.clone()));
+        }
+        let since = *self.memory().unknown_since.entry(attempt.clone()).or_insert_with(Instant::now);
+        if since.elapsed() < SETTLED {
+            return Err(Error { what: IN_DOUBT.into(), class: Class::Retryable, source: None });
+        }
+        self.memory().unknown_since.remove(attempt);
+        Ok(None)
+    }
+
+    /// Ends jobs that should not be there: those that came of a submission made twice, and of one that was given up.
+    async fn cancel_strays(&self, gate: &Gate, jobs: &[Job]) {
+        let strays: Vec<String> = {
+            let closed = &self.memory().closed;
+            let is_stray = |job: &&Job| {
+                let Some(attempt) = job.attempt(&gate.server).filter(|_| !job.is_over()) else {
+                    return false;
+                };
+                let first = first_of(jobs, &gate.server, &attempt);
+                closed.contains(&attempt) || first.is_some_and(|first| first.id != job.id)
+            };
+            jobs.iter().filter(is_stray).map(|job| job.id.clone()).collect()
+        };
+        if !strays.is_empty() {
+            tracing::warn!(jobs = strays.join(","), "jobs that nobody wants are cancelled");
+            let argv = std::iter::once("scancel".to_owned()).chain(strays).collect();
+            if let Err(error) = gate.run(argv).await {
+                tracing::warn!(%error, "they could not be cancelled, and will be");
+            }
+        }
+    }
+
+    /// Once a day, has the files removed of attempts that are long over.
+    async fn sweep(&self, gate: &Gate, jobs: &[Job], keys: &[Key]) {
+        let Some(kept) = self.kept else { return };
+        let is_due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP);
+        let swept = {
+            let mut memory = self.memory();
+            is_due(memory.swept).then(|| memory.swept = Some(Instant::now()))
+        };
+        if swept.is_none() {
+            return;
+        }
+        let running = jobs.iter().filter(|job| !job.is_over()).filter_map(|job| job.attempt(&gate.server));
+        let live = running.chain(keys.iter().filter_map(|key| gang_of(key).ok().cloned())).collect();
+        if let Err(error) = gate.ask(&Ask::Sweep { live, kept_s: kept.as_secs() }).await {
+            tracing::warn!(%error, "files of jobs that are over could not be removed");
+        }
+    }
+
+    /// Ends all jobs of an attempt, and waits until they are gone.
+    async fn end(&self, gate: &Gate, attempt: &AttemptId) -> Result<(), Error> {
+        let (begun, mut pause) = (Instant::now(), FIRST_LOOK);
+        let mut told = BTreeSet::new();
+        loop {
+            let jobs = self.look(gate).await?;
+            let is_live = |job: &&Job| job.attempt(&gate.server).as_ref() == Some(attempt) && !job.is_gone();
+            let Some(first) = jobs.iter().find(is_live) else { return Ok(()) };
+            if begun.elapsed() >= UNUSUAL {
+                return Err(lingering(first));
+            }
+            let live = jobs.iter().filter(is_live).map(|job| job.id.clone());
+            let untold: Vec<String> = live.filter(|id| told.insert(id.clone())).collect();
+            if !untold.is_empty() {
+                gate.run(std::iter::once("scancel".to_owned()).chain(untold).collect()).await?;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_LOOK);
+        }
+    }
+}
+
+const IN_DOUBT: &str =
+    "whether Slurm has it is not known yet; it is looked for, and not submitted again before that is certain";
+
+/// Slurm ends a job when all of its nodes have said so, or were given up. What runs on one that is silent is nobody's to know.
+fn lingering(job: &Job) -> Error {
+    let nodes = if job.nodes.is_empty() { "its nodes" } else { &job.nodes };
+    let what = format!(
+        "Slurm has not ended job {} yet: it waits for {nodes}, and gives up what does not answer (`SlurmdTimeout` of its \
+         configuration)",
+        job.id
+    );
+    Error { what, class: Class::Retryable, source: None }
+}
+
+/// What agents find in their attempt's directory.
+fn seats_file(seats: &[Seat], gang: &Gang, patience: Duration) -> serde_json::Value {
+    let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let seat = |seat: &Seat| serde_json::json!({ "node": seat.node, "token": seat.token });
+    let model = gang.spec.resources.gpus.as_ref().and_then(|request| request.model.clone());
+    serde_json::json!({
+        "seats": seats.iter().map(seat).collect::<Vec<_>>(),
+        "grace_ms": milliseconds(gang.spec.grace),
+        "patience_ms": milliseconds(patience),
+        "model": model,
+    })
+}
+
+/// The job of an attempt that counts: the first that there was.
+fn first_of<'a>(jobs: &'a [Job], server: &str, attempt: &AttemptId) -> Option<&'a Job> {
+    let own = jobs.iter().filter(|job| job.attempt(server).as_ref() == Some(attempt));
+    own.min_by_key(|job| job.number())
+}
+
+fn gang_of(key: &Key) -> Result<&AttemptId, Error> {
+    match key {
+        Key::Gang { attempt, .. } => Ok(attempt),
+        Key::Node(node) => Err(no_node(node)),
+    }
+}
+
+fn no_node(node: &NodeId) -> Error {
+    let what = format!("{node}: Slurm's nodes are Slurm's, and have no agent that stays");
+    Error { what, class: Class::NotFound, source: None }
+}
+
+#[async_trait]
+impl Engine for Slurm {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Agents end with their task, which is sooner than they could change over.
+    fn agent(&self) -> Option<AgentBinary> {
+        None
+    }
+
+    async fn nodes(&self) -> Result<Vec<Offer>, Error> {
+        if !self.way.is_any() {
+            return Ok(Vec::new());
+        }
+        let gate = self.way.gate().await?;
+        Ok(inventory::read(&gate.run(inventory::sinfo()).await?))
+    }
+
+    async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error> {
+        let attempt = gang_of(&request.key)?;
+        let Some(gang) = &request.gang else { return Err(Error::terminal("there is no gang to start")) };
+        let gate = self.way.gate().await?;
+        self.submit(&gate, attempt, &request.seats, gang).await.map(Some)
+    }
+
+    async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
+        let gate = self.way.gate().await?;
+        let jobs = self.look(&gate).await?;
+        self.cancel_strays(&gate, &jobs).await;
+        self.sweep(&gate, &jobs, keys).await;
+        let mut known: BTreeMap<AttemptId, Observed> = BTreeMap::new();
+        for key in keys {
+            let attempt = gang_of(key)?;
+            if self.memory().closed.contains(attempt) {
+                known.insert(attempt.clone(), Status::Gone.into());
+            } else if let Some(job) = first_of(&jobs, &gate.server, attempt) {
+                let (status, external) = (job.status(), Some(job.id.clone()));
+                known.insert(attempt.clone(), Observed { status, external, hosts: job.hosts() });
+            }
+        }
+        self.name_who_cancelled(&gate, &mut known).await;
+        self.close_given_up(&gate, &known).await;
+        let attempts = keys.iter().filter_map(|key| gang_of(key).ok());
+        let missing = attempts.filter(|attempt| !known.contains_key(attempt)).cloned().collect();
+        known.extend(self.of_the_past(&gate, missing).await?);
+        let observed = |key| gang_of(key).ok().and_then(|attempt| known.get(attempt).cloned());
+        Ok(keys.iter().map(|key| observed(key).unwrap_or_else(|| Status::Gone.into())).collect())
+    }
+
+    async fn stop(&self, key: &Key) -> Result<(), Error> {
+        let attempt = gang_of(key)?;
+        let gate = self.way.gate().await?;
+        let found = past::found(&gate, std::slice::from_ref(attempt)).await?;
+        let found = found.into_iter().next().unwrap_or_default();
+        if !found.is_tried && found.job.is_none() {
+            return Ok(());
+        }
+        // First, so that a job which only comes now ends by itself.
+        gate.ask(&Ask::Close { attempt: attempt.clone() }).await?;
+        self.end(&gate, attempt).await?;
+        let mut memory = self.memory();
+        memory.unknown_since.remove(attempt);
+        memory.closed.insert(attempt.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, job: &JobId) -> Result<(), Error> {
+        if !self.way.is_any() {
+            return Ok(());
+        }
+        let gate = self.way.gate().await?;
+        gate.ask(&Ask::Remove { job: job.clone() }).await.map(drop)
+    }
+
+    async fn salvage(&self, key: &Key) -> Result<(), Error> {
+        let attempt = gang_of(key)?;
+        let gate = self.way.gate().await?;
+        gate.ask(&Ask::Salvage { attempt: attempt.clone() }).await.map(drop)
+    }
+}

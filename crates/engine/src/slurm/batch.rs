@@ -1,0 +1,298 @@
+//! What a gang is in Slurm's words: the options of `sbatch`, and the script that it gets. Pure.
+
+use std::time::Duration;
+
+use muster_model::AttemptId;
+use muster_model::node::Vendor;
+use muster_model::quantity::DeviceRequest;
+use muster_model::spec::{DEFAULT_PRIORITY, JobSpec};
+
+use crate::Gang;
+
+/// Between the time that a job may run and the time after which Slurm takes its nodes back: its files come first, and it may
+/// use all of its own time. Slurm also sends the notice up to a minute early.
+const MARGIN: Duration = Duration::from_secs(60);
+/// The longest name that Slurm's own lists are not made unreadable by.
+const NAME: usize = 100;
+const MIB: u64 = 1 << 20;
+
+/// What an operator wants of every job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Whom it is charged to.
+    pub account: Option<String>,
+    /// The quality of service.
+    pub qos: Option<String>,
+    /// Features that nodes must have.
+    pub constraint: Option<String>,
+    /// Nodes that are not to be used.
+    pub exclude: Option<String>,
+    /// Anything else, as `sbatch` takes it: `--licenses=x`.
+    pub options: Vec<String>,
+}
+
+/// Whose gang it is, and where its files are.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) attempt: &'a AttemptId,
+    /// What the server is called there.
+    pub(super) server: &'a str,
+    /// The attempt's own directory.
+    pub(super) dir: &'a str,
+    /// The muster binary.
+    pub(super) binary: &'a str,
+}
+
+/// What stands in every job's comment before the server's name. A comment is how a job is found whose number nobody has
+/// heard.
+const COMMENT: &str = "muster:";
+
+/// The comment that an attempt's job has.
+pub(super) fn comment(server: &str, attempt: &AttemptId) -> String {
+    format!("{COMMENT}{server}:{attempt}")
+}
+
+/// Whose job it is, if it is one of this server's.
+pub(super) fn read_comment(comment: &str, server: &str) -> Option<AttemptId> {
+    let (theirs, attempt) = comment.trim().strip_prefix(COMMENT)?.split_once(':')?;
+    (theirs == server).then_some(())?;
+    attempt.parse().ok()
+}
+
+/// The words after `sbatch`. The script's name comes last and is not among them.
+pub(super) fn options(gang: &Gang, wishes: &Wishes, place: &Place) -> Vec<String> {
+    let spec = &*gang.spec;
+    let mut words = vec![
+        "--parsable".to_owned(),
+        // Muster tries again itself, with a new attempt.
+        "--no-requeue".to_owned(),
+        // What the gate has is little, and all of it is wanted. Anything else makes Slurm run a login shell first.
+        "--export=ALL".to_owned(),
+        format!("--job-name={}", name(&gang.name)),
+        format!("--comment={}", comment(place.server, place.attempt)),
+        format!("--chdir={}", place.dir),
+        format!("--output={}/batch.log", place.dir),
+        "--open-mode=append".to_owned(),
+        format!("--partition={}", gang.place),
+        format!("--nodes={}", spec.nodes),
+        format!("--ntasks={}", spec.nodes),
+        "--ntasks-per-node=1".to_owned(),
+    ];
+    words.extend(resources(spec));
+    words.extend(spec.timeout.map(|timeout| format!("--time={}", minutes(timeout + spec.grace + MARGIN))));
+    words.push(notice(spec));
+    // Only an administrator may go before others.
+    words.extend(
+        DEFAULT_PRIORITY
+            .checked_sub(spec.priority)
+            .filter(|nice| *nice > 0)
+            .map(|nice| format!("--nice={nice}")),
+    );
+    let wished = [
+        ("account", &wishes.account),
+        ("qos", &wishes.qos),
+        ("constraint", &wishes.constraint),
+        ("exclude", &wishes.exclude),
+    ];
+    words.extend(wished.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
+    words.extend(wishes.options.iter().cloned());
+    // What the user's own script says comes last, and the last word counts.
+    if let Some(batch) = &spec.batch {
+        words.extend(batch.account.as_ref().map(|account| format!("--account={account}")));
+        words.extend(batch.options.iter().cloned());
+    }
+    words
+}
+
+fn resources(spec: &JobSpec) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(cpus(spec).map(|cpus| format!("--cpus-per-task={cpus}")));
+    let memory = spec.resources.memory.map(|bytes| bytes.div_ceil(MIB).max(1));
+    // A whole node has all of its memory, which Slurm calls none.
+    let memory = memory.or(spec.exclusive.then_some(0));
+    words.extend(memory.map(|mebibytes| format!("--mem={mebibytes}M")));
+    words.extend(spec.resources.gpus.as_ref().and_then(gres).map(|gres| format!("--gres={gres}")));
+    if spec.exclusive {
+        words.push("--exclusive".to_owned());
+    }
+    words
+}
+
+fn cpus(spec: &JobSpec) -> Option<u64> {
+    spec.resources.cpus.map(|cpus| (cpus.ceil() as u64).max(1))
+}
+
+/// Sites name the types of their devices in small letters.
+fn gres(request: &DeviceRequest) -> Option<String> {
+    let DeviceRequest { vendor, model, count } = request;
+    let name = match vendor {
+        Some(Vendor::Ascend) => "npu",
+        Some(Vendor::Nvidia) | None => "gpu",
+    };
+    let model = model.as_ref().map(|model| format!(":{}", model.to_ascii_lowercase())).unwrap_or_default();
+    (*count > 0).then(|| format!("{name}{model}:{count}"))
+}
+
+/// Slurm counts in minutes.
+fn minutes(span: Duration) -> u64 {
+    span.as_secs().div_ceil(60).max(1)
+}
+
+/// The agent hears that the time is nearly over early enough for its task to have its grace. It is the batch script where
+/// there is one node, and a step's process where there are several.
+fn notice(spec: &JobSpec) -> String {
+    let whom = if spec.nodes == 1 { "B:" } else { "" };
+    // Slurm takes no more than this.
+    let before = (spec.grace.as_secs() + 5).min(65_535);
+    format!("--signal={whom}TERM@{before}")
+}
+
+/// A name without what Slurm or a terminal might take for something else.
+fn name(text: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || "-_.+@/".contains(c) { c } else { '-' };
+    let name: String = text.chars().take(NAME).map(plain).collect();
+    if name.is_empty() { "muster".into() } else { name }
+}
+
+/// The script. It has nothing in it that is anybody's secret: whoever administers the cluster can read it.
+pub(super) fn script(spec: &JobSpec, place: &Place) -> String {
+    let agent = format!("{} agent --gang {}", quoted(place.binary), quoted(place.dir));
+    let line = match spec.nodes {
+        1 => agent,
+        nodes => {
+            let cpus = cpus(spec).map(|cpus| format!(" --cpus-per-task={cpus}")).unwrap_or_default();
+            // Whoever has a whole node has its devices, and a step has only those that it asks for.
+            let all = "${SLURM_GPUS_ON_NODE:+--gres=gpu:$SLURM_GPUS_ON_NODE} ";
+            let all = if spec.exclusive && spec.resources.gpus.is_none() { all } else { "" };
+            // Agents end one after the other, and none of them is to be hurried by the end of another. They hold their
+            // processes together themselves, and what people start beside them is to find room.
+            format!(
+                "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1{cpus} --export=ALL --overlap --cpu-bind=none --mpi=none \
+                 --input=none --kill-on-bad-exit=0 --wait=0 {all}{agent}"
+            )
+        }
+    };
+    format!("#!/bin/sh\n# {}\nexec {line}\n", place.attempt)
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn gang(fields: &[(&str, serde_json::Value)]) -> Gang {
+        let mut value = serde_json::json!({ "command": ["true"] });
+        for (name, field) in fields {
+            value[name] = field.clone();
+        }
+        let spec = JobSpec::from_value(value).unwrap();
+        Gang { name: "train now!".into(), place: "gpu".into(), spec: Arc::new(spec) }
+    }
+
+    fn attempt() -> AttemptId {
+        "job_0123456789.2".parse().unwrap()
+    }
+
+    fn place(attempt: &AttemptId) -> Place<'_> {
+        Place { attempt, server: "0a1b2c3d", dir: "/home/ada/.muster/s/a", binary: "/home/ada/.muster/bin/m" }
+    }
+
+    fn of(fields: &[(&str, serde_json::Value)], wishes: &Wishes) -> Vec<String> {
+        options(&gang(fields), wishes, &place(&attempt()))
+    }
+
+    #[test]
+    fn every_job_is_known_by_its_comment_and_never_begun_twice_by_slurm() {
+        let words = of(&[], &Wishes::default());
+        let expected = [
+            "--parsable",
+            "--no-requeue",
+            "--export=ALL",
+            "--job-name=train-now-",
+            "--comment=muster:0a1b2c3d:job_0123456789.2",
+            "--chdir=/home/ada/.muster/s/a",
+            "--output=/home/ada/.muster/s/a/batch.log",
+            "--open-mode=append",
+            "--partition=gpu",
+            "--nodes=1",
+            "--ntasks=1",
+            "--ntasks-per-node=1",
+            "--signal=B:TERM@15",
+        ];
+        assert_eq!(words, expected);
+        assert_eq!(read_comment("muster:0a1b2c3d:job_0123456789.2", "0a1b2c3d"), Some(attempt()));
+        for other in ["muster:other:job_0123456789.2", "muster:0a1b2c3d:x", "(null)", ""] {
+            assert_eq!(read_comment(other, "0a1b2c3d"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_a_spec_asks_for_has_an_option() {
+        let cases: &[(&str, serde_json::Value, &[&str])] = &[
+            ("nodes", 4.into(), &["--nodes=4", "--ntasks=4", "--signal=TERM@15"]),
+            ("gpus", 8.into(), &["--gres=gpu:8"]),
+            ("gpus", "H100:8".into(), &["--gres=gpu:h100:8"]),
+            ("gpus", "nvidia:2".into(), &["--gres=gpu:2"]),
+            ("gpus", "ascend:8".into(), &["--gres=npu:8"]),
+            ("cpus", 4.into(), &["--cpus-per-task=4"]),
+            ("cpus", 0.5.into(), &["--cpus-per-task=1"]),
+            ("memory", "16GB".into(), &["--mem=16384M"]),
+            ("memory", "1KiB".into(), &["--mem=1M"]),
+            ("exclusive", true.into(), &["--exclusive", "--mem=0M"]),
+            // 2 h, 10 s of grace and the margin.
+            ("timeout", "2h".into(), &["--time=122"]),
+            ("timeout", "1s".into(), &["--time=2"]),
+            ("grace", "2m".into(), &["--signal=B:TERM@125"]),
+            ("priority", 400.into(), &["--nice=100"]),
+        ];
+        for (field, value, expected) in cases {
+            let field_value = match *field {
+                "gpus" | "cpus" | "memory" => ("resources", serde_json::json!({ *field: value })),
+                field => (field, value.clone()),
+            };
+            let words = of(&[field_value], &Wishes::default());
+            for word in *expected {
+                assert!(words.iter().any(|it| it == word), "{field} = {value}: no {word} in {words:?}");
+            }
+        }
+        for priority in [500, 900] {
+            let words = of(&[("priority", priority.into())], &Wishes::default());
+            assert!(!words.iter().any(|word| word.starts_with("--nice")), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_operator_wants_comes_last_so_that_it_wins() {
+        let wishes = Wishes {
+            account: Some("lab".into()),
+            qos: Some("high".into()),
+            constraint: Some("nvlink&ib".into()),
+            exclude: Some("n[1-3]".into()),
+            options: vec!["--licenses=a".into(), "--mem=0".into()],
+        };
+        let words = of(&[], &wishes);
+        let last = ["--account=lab", "--qos=high", "--constraint=nvlink&ib", "--exclude=n[1-3]"];
+        assert_eq!(words[words.len() - 6..words.len() - 2], last);
+        assert_eq!(words[words.len() - 2..], ["--licenses=a", "--mem=0"]);
+    }
+
+    #[test]
+    fn one_node_needs_no_step_and_several_have_one_agent_each() {
+        let attempt = attempt();
+        let one = script(&gang(&[]).spec, &place(&attempt));
+        let expected = "#!/bin/sh\n# job_0123456789.2\nexec '/home/ada/.muster/bin/m' agent --gang '/home/ada/.muster/s/a'\n";
+        assert_eq!(one, expected);
+        let spec = gang(&[("nodes", 3.into()), ("resources", serde_json::json!({ "cpus": 2 }))]).spec;
+        let several = script(&spec, &Place { dir: "/it's", ..place(&attempt) });
+        assert!(several.contains("exec srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --cpus-per-task=2 "));
+        assert!(several.ends_with(
+            r"agent --gang '/it'\''s'
+"
+        ));
+    }
+}

@@ -1,0 +1,177 @@
+//! The cluster's machines, as `sinfo` lists them. Pure.
+
+use std::collections::BTreeMap;
+
+use super::job::SEPARATOR;
+use crate::{Amounts, Offer};
+
+const FIELDS: [&str; 9] = [
+    "NodeList",
+    "Partition",
+    "StateComplete",
+    "CPUsState",
+    "Memory",
+    "AllocMem",
+    "Gres",
+    "GresUsed",
+    "Reason",
+];
+const MIB: u64 = 1 << 20;
+/// Kinds of Slurm's generic resources that are devices here; `shard` and `mps` are parts of them.
+const DEVICES: [&str; 2] = ["gpu", "npu"];
+/// Words in a node's state that mean that it takes nothing new.
+const UNUSABLE: [&str; 7] = ["down", "drain", "fail", "maint", "reboot", "power", "unknown"];
+
+/// One line for each node and partition: two calls of the controller.
+pub(super) fn sinfo() -> Vec<String> {
+    let fields: Vec<_> = FIELDS.iter().map(|name| format!("{name}:{SEPARATOR}")).collect();
+    let words = ["sinfo", "--local", "--all", "--noheader", "--Node", "--Format", &fields.join(",")];
+    words.map(String::from).to_vec()
+}
+
+/// The machines, in Slurm's order.
+pub(super) fn read(output: &str) -> Vec<Offer> {
+    let mut offers: Vec<Offer> = Vec::new();
+    for line in output.lines() {
+        let fields: Vec<&str> = line.split(SEPARATOR).map(str::trim).collect();
+        let [name, partition, rest @ ..] = fields.as_slice() else { continue };
+        let place = partition.trim_end_matches('*').to_owned();
+        let is_default = partition.ends_with('*');
+        if let Some(known) = offers.iter_mut().find(|offer| offer.name == *name) {
+            let at = if is_default { 0 } else { known.places.len() };
+            known.places.insert(at, place);
+        } else if let Some(offer) = offer(name, place, rest) {
+            offers.push(offer);
+        }
+    }
+    offers
+}
+
+fn offer(name: &str, place: String, fields: &[&str]) -> Option<Offer> {
+    let [state, cpus, memory, used_memory, gres, used_gres, reason, ..] = fields else { return None };
+    // Allocated, idle, other, and all.
+    let cpus: Vec<u64> = cpus.split('/').filter_map(|count| count.parse().ok()).collect();
+    let (idle, all) = (cpus.get(1).copied().unwrap_or(0), cpus.get(3).copied().unwrap_or(0));
+    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+    let (memory, used_memory) = (number(memory), number(used_memory));
+    let total = Amounts { cpu_millis: all * 1000, memory_bytes: memory * MIB, devices: devices(gres) };
+    let state = state.to_ascii_lowercase();
+    // A machine that does not answer has a star.
+    let is_usable = !state.ends_with('*') && !UNUSABLE.iter().any(|word| state.contains(word));
+    let mut free = Amounts::default();
+    if is_usable {
+        free.cpu_millis = idle * 1000;
+        free.memory_bytes = memory.saturating_sub(used_memory) * MIB;
+        let used = devices(used_gres);
+        let left = |(name, count): (&String, &u32)| {
+            (name.clone(), count.saturating_sub(used.get(name).copied().unwrap_or(0)))
+        };
+        free.devices = total.devices.iter().map(left).collect();
+    }
+    let note = Some(*reason).filter(|reason| !matches!(*reason, "" | "none" | "(null)")).map(str::to_owned);
+    Some(Offer {
+        name: name.to_owned(),
+        node: None,
+        places: vec![place],
+        state,
+        total,
+        free,
+        note,
+        hidden: None,
+    })
+}
+
+/// `gpu:h100:8(S:0-1),npu:2` by type.
+fn devices(gres: &str) -> BTreeMap<String, u32> {
+    let mut devices = BTreeMap::new();
+    for entry in split(gres) {
+        let entry = entry.split('(').next().unwrap_or_default();
+        let mut words = entry.split(':');
+        let Some(kind) = words.next().filter(|kind| DEVICES.contains(kind)) else { continue };
+        let rest: Vec<&str> = words.collect();
+        let (name, count) = match rest.as_slice() {
+            [] => (kind, 1),
+            [count] => match count.parse() {
+                Ok(count) => (kind, count),
+                Err(_) => (*count, 1),
+            },
+            [model, count, ..] => (*model, count.parse().unwrap_or(0)),
+        };
+        *devices.entry(name.to_owned()).or_insert(0) += count;
+    }
+    devices
+}
+
+/// At commas outside of parentheses: `gpu:2(IDX:0,3)`.
+fn split(gres: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut from) = (Vec::new(), 0_u32, 0);
+    for (at, letter) in gres.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(&gres[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&gres[from..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(pairs: &[(&str, u32)]) -> BTreeMap<String, u32> {
+        pairs.iter().map(|(name, count)| (name.to_string(), *count)).collect()
+    }
+
+    #[test]
+    fn a_real_cluster_is_read_and_what_cannot_be_had_is_not_free() {
+        let said = include_str!("golden/sinfo.txt").replace('|', &SEPARATOR.to_string());
+        let offers = read(&said);
+        let names: Vec<_> = offers.iter().map(|offer| offer.name.as_str()).collect();
+        assert_eq!(names, ["n1", "n2", "n3", "n4"]);
+        let [mixed, full, drained, idle] = offers.as_slice() else { panic!("there are four") };
+        assert_eq!(mixed.places, ["main", "short", "low"]);
+        assert_eq!(
+            (mixed.state.as_str(), mixed.free.cpu_millis, mixed.total.cpu_millis),
+            ("mixed", 7000, 8000)
+        );
+        assert_eq!(mixed.free.memory_bytes, 3000 * MIB);
+        assert_eq!(mixed.free.devices, counted(&[("gpu", 5)]));
+        assert_eq!((full.free.cpu_millis, full.free.devices.clone()), (0, counted(&[("gpu", 0)])));
+        assert_eq!(drained.note.as_deref(), Some("bad fan, ask Jo"));
+        assert_eq!(drained.free, Amounts::default());
+        assert_eq!((idle.free.clone(), idle.note.clone()), (idle.total.clone(), None));
+    }
+
+    #[test]
+    fn devices_are_counted_by_type() {
+        let cases: &[(&str, &[(&str, u32)])] = &[
+            ("", &[]),
+            ("(null)", &[]),
+            ("gpu:8", &[("gpu", 8)]),
+            ("gpu", &[("gpu", 1)]),
+            ("gpu:h100:8(S:0-1)", &[("h100", 8)]),
+            ("gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:4),shard:8", &[("a100", 2), ("v100", 1)]),
+            ("npu:ascend910b:8,gpu:0", &[("ascend910b", 8), ("gpu", 0)]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(devices(text), counted(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_default_partition_comes_first() {
+        let line = |partition: &str| {
+            ["n1", partition, "down*", "0/0/8/8", "1", "0", "", "", "Not responding", ""]
+                .join(&SEPARATOR.to_string())
+        };
+        let offers = read(&[line("b"), line("c"), line("a*")].join("\n"));
+        assert_eq!(offers[0].places, ["a", "b", "c"]);
+        assert_eq!((offers[0].free.cpu_millis, offers[0].note.as_deref()), (0, Some("Not responding")));
+    }
+}

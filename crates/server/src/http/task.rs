@@ -1,0 +1,72 @@
+//! Tasks that are each on their own, as machines are: park, start and end one, and the others go on.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use muster_api::problem::{Code, Problem};
+use muster_api::view::JobSummary;
+
+use super::describe::{Always, OnJob};
+use super::failure::{Failure, Json, Segments};
+use super::job::{read, resolve, row};
+use crate::core::{Input, Wish};
+use crate::state::Shared;
+use crate::view;
+
+/// Park one machine of a group: what runs there ends, and it holds nothing. The others go on.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/tasks/{rank}/suspend", tag = "jobs", operation_id = "suspend_task",
+    params(("job" = String, Path), ("rank" = u32, Path)), responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn suspend(
+    State(shared): State<Arc<Shared>>,
+    Segments(task): Segments<(String, u32)>,
+) -> Result<Json<JobSummary>, Failure> {
+    wished(&shared, task, Wish::Suspend).await
+}
+
+/// Start one machine of a group anew, where it was if it can be; refused where there is no room now.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/tasks/{rank}/resume", tag = "jobs", operation_id = "resume_task",
+    params(("job" = String, Path), ("rank" = u32, Path)), responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn resume(
+    State(shared): State<Arc<Shared>>,
+    Segments(task): Segments<(String, u32)>,
+) -> Result<Json<JobSummary>, Failure> {
+    wished(&shared, task, Wish::Resume).await
+}
+
+/// Give one machine of a group back for good. The others go on; its job is over with the last of them.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/tasks/{rank}/stop", tag = "jobs", operation_id = "stop_task",
+    params(("job" = String, Path), ("rank" = u32, Path)), responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn stop(
+    State(shared): State<Arc<Shared>>,
+    Segments(task): Segments<(String, u32)>,
+) -> Result<Json<JobSummary>, Failure> {
+    wished(&shared, task, Wish::Stop).await
+}
+
+async fn wished(
+    shared: &Arc<Shared>,
+    (job, rank): (String, u32),
+    wish: Wish,
+) -> Result<Json<JobSummary>, Failure> {
+    let id = read(shared, move |readers| {
+        let id = resolve(readers, &job)?;
+        let nodes = row(readers, &id)?.spec.nodes;
+        if rank < nodes {
+            return Ok(id);
+        }
+        let message = format!("{id} has no task {rank}; its tasks are 0 to {}", nodes - 1);
+        Err(Problem::new(Code::NotFound, message).hint(format!("`muster show {id}` lists them")))
+    })
+    .await?;
+    let ask = || shared.core.ask(|reply| Input::Task { job: id.clone(), rank, wish, reply });
+    match ask().await {
+        // A server that has just started is looked at again once its nodes have spoken.
+        Err(problem) if problem.code == Code::NoRoom => {
+            shared.core.ask(Input::Settled).await?;
+            ask().await?;
+        }
+        answer => answer?,
+    }
+    let row = read(shared, move |readers| row(readers, &id)).await?;
+    Ok(Json(view::row_summary(&row)))
+}
