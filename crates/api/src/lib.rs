@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+pub mod account;
 pub mod client;
 pub mod cluster;
 pub mod doctor;

@@ -17,6 +17,8 @@ muster_model::catalogue! {
         ChunkMismatch = "chunk_mismatch" => "Run the command again; if it happens again, something between client and server changes bytes.",
         /// The server's configuration says it, and it is changed there.
         Configured = "configured" => "Change config.toml (`muster config path` says where it is), then start the server anew: `muster server stop`.",
+        /// Who asks is known, and may not do that.
+        Forbidden = "forbidden" => "Ask somebody who may: a lead of the workspace, or an admin; `muster whoami` says what you may do.",
         /// An idempotency key was used again for another request.
         IdempotencyConflict = "idempotency_conflict" => "Use a new Idempotency-Key for a new request.",
         /// Jobs that are not over need it.
@@ -35,6 +37,8 @@ muster_model::catalogue! {
         MethodNotAllowed = "method_not_allowed" => "Use a method that openapi.json has for this address.",
         /// Another job that is not over has this name, and a machine is known by its name.
         NameTaken = "name_taken" => "Choose another name, or end the job that has it; `muster machine ls` and `muster ps` list them.",
+        /// The server is one person's own, and has no accounts.
+        NoAccounts = "no_accounts" => "Start the server with `muster server run --auth` for several people to share it.",
         /// A machine was to start alone, and nothing is free that it could have.
         NoRoom = "no_room" => "Make room (`muster ps` and `muster machine ls` list who has it), or start it later; the message says what is missing.",
         /// There is no such node.
@@ -49,8 +53,10 @@ muster_model::catalogue! {
         SessionOver = "session_over" => "Open it anew: `muster session open JOB --name NAME --fresh`, or `session run --fresh`.",
         /// The request is larger than the server takes.
         TooLarge = "too_large" => "Make it smaller: a job names its data, it does not contain it.",
-        /// The bearer token is missing or wrong.
-        Unauthorized = "unauthorized" => "Set MUSTER_TOKEN to the token that the server knows you by.",
+        /// The server is asked too often, or was given too many wrong passwords.
+        TooManyRequests = "too_many_requests" => "Wait as long as the message says, then try again.",
+        /// The bearer token is missing, wrong, or good no longer.
+        Unauthorized = "unauthorized" => "Log in (`muster login`), or set MUSTER_TOKEN to a token that the server knows you by.",
         /// The server cannot do it now, or is stopping; the same request may work later.
         Unavailable = "unavailable" => "Try again in a moment; if it goes on, look into the server's log.",
         /// The server is newer than the client, and says something the client does not know.
@@ -65,6 +71,7 @@ impl Code {
         match self {
             Self::InvalidRequest | Self::ChunkMismatch => 400,
             Self::Unauthorized => 401,
+            Self::Forbidden => 403,
             Self::JobNotFound | Self::NodeNotFound | Self::NotFound | Self::PoolNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::TooLarge => 413,
@@ -75,9 +82,11 @@ impl Code {
             | Self::InUse
             | Self::InvalidState
             | Self::NameTaken
+            | Self::NoAccounts
             | Self::NoRoom
             | Self::SessionOver => 409,
             Self::InvalidFields => 422,
+            Self::TooManyRequests => 429,
             Self::Internal | Self::Unknown => 500,
             Self::Unavailable => 503,
             Self::ServerDiskFull => 507,
@@ -91,6 +100,7 @@ impl Code {
             Self::BundleIncomplete => "the bundle is not complete",
             Self::ChunkMismatch => "the chunk is damaged",
             Self::Configured => "it is in the configuration",
+            Self::Forbidden => "not allowed",
             Self::InUse => "it is in use",
             Self::IdempotencyConflict => "the idempotency key was used for another request",
             Self::Internal => "the server failed",
@@ -100,6 +110,7 @@ impl Code {
             Self::JobNotFound => "no such job",
             Self::MethodNotAllowed => "the method is not allowed",
             Self::NameTaken => "the name is taken",
+            Self::NoAccounts => "there are no accounts",
             Self::NoRoom => "there is no room",
             Self::NodeNotFound => "no such node",
             Self::NotFound => "not found",
@@ -107,6 +118,7 @@ impl Code {
             Self::ServerDiskFull => "the server's disk is full",
             Self::SessionOver => "the session is over",
             Self::TooLarge => "too large",
+            Self::TooManyRequests => "too many requests",
             Self::Unauthorized => "not authorized",
             Self::Unavailable => "not available now",
             Self::Unknown => "not known to this client",
@@ -135,6 +147,9 @@ pub struct Problem {
     /// What would help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The same request may work after so many seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<u64>,
     /// Finds the request in the server's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
@@ -151,6 +166,7 @@ impl Problem {
             code,
             errors: Vec::new(),
             hint: None,
+            retry_after: None,
             request_id: None,
         }
     }
@@ -159,6 +175,13 @@ impl Problem {
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// With how many seconds to wait before the next try.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
         self
     }
 

@@ -21,6 +21,8 @@ use crate::slurm::Slurm;
 
 /// A private server with nothing to do and nobody to talk to ends after this.
 const IDLE_EXIT: Duration = Duration::from_secs(15 * 60);
+/// A month: long enough that nobody keeps a password in a script.
+const LOGIN: Duration = Duration::from_secs(30 * 86_400);
 
 /// Measuring more often would be most of what an idle machine does.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
@@ -65,6 +67,8 @@ struct Fastgpu {
 pub struct Server {
     /// How long it stays with nothing to do: `15m`, or `never`.
     idle_exit: Option<String>,
+    /// How long a login lasts, where people have accounts: `30d`.
+    login: Option<String>,
 }
 
 /// `[local]`
@@ -105,6 +109,7 @@ impl Config {
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let config: Self = toml::from_str(text)?;
         config.server.idle_exit()?;
+        config.server.login()?;
         config.local.devices()?;
         config.local.memory_bytes()?;
         config.local.tree_kill()?;
@@ -144,6 +149,11 @@ impl Server {
             Some("never") => Ok(None),
             Some(text) => Ok(Some(parse_duration(text).context("server.idle_exit")?)),
         }
+    }
+
+    /// How long a login lasts.
+    pub fn login(&self) -> anyhow::Result<Duration> {
+        self.login.as_deref().map_or(Ok(LOGIN), |text| parse_duration(text).context("server.login"))
     }
 }
 

@@ -48,6 +48,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         token: options.token_file.as_deref().map(given_token).transpose()?.flatten(),
+        accounts: options.auth.then(|| config.server.login()).transpose()?,
         idle_exit,
         engines: engines(&home, &config)?,
         build: build::of_current_exe()?,

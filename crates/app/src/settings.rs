@@ -11,6 +11,12 @@ pub const SETTINGS: &[Setting] = &[
         example: "1h",
     },
     Setting {
+        key: "server.login",
+        default: "30d",
+        meaning: "how long a login lasts, on a server where people have accounts",
+        example: "12h",
+    },
+    Setting {
         key: "local.enabled",
         default: "true",
         meaning: "whether jobs may run on the server's own machine",

@@ -72,6 +72,8 @@ pub struct ServerOptions {
     pub listen: Option<String>,
     /// A file with the token that people show; the server makes one of its own where there is none.
     pub token_file: Option<PathBuf>,
+    /// Several people share it: each has an account.
+    pub auth: bool,
 }
 
 /// Run training code as distributed jobs, on whatever accelerators there are

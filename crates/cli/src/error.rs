@@ -47,12 +47,14 @@ impl Kind {
         match code {
             Code::Ambiguous
             | Code::Configured
+            | Code::Forbidden
             | Code::InUse
             | Code::InvalidFields
             | Code::InvalidRequest
             | Code::InvalidState
             | Code::JobNotFound
             | Code::NameTaken
+            | Code::NoAccounts
             | Code::NoRoom
             | Code::NodeNotFound
             | Code::NotFound
@@ -66,6 +68,7 @@ impl Kind {
             | Code::Internal
             | Code::MethodNotAllowed
             | Code::ServerDiskFull
+            | Code::TooManyRequests
             | Code::Unavailable
             | Code::Unknown => Self::Failed,
         }

@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+pub mod account;
 pub mod bundle;
 pub mod catalogue;
 pub mod file;

@@ -1,4 +1,4 @@
-//! Who may talk to this server: people by the server's token, agents by their node's.
+//! Who may talk to this server where it has no accounts: people by the server's token. And agents everywhere, by their node's.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ impl Auth {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
@@ -63,12 +63,17 @@ fn read_or_make(path: &Path) -> io::Result<String> {
 
 fn make(path: &Path) -> io::Result<String> {
     let secret = crate::random::secret();
+    write_secret(path, &secret)?;
+    Ok(secret)
+}
+
+/// Whole or not at all, and for nobody else's eyes.
+pub(crate) fn write_secret(path: &Path, secret: &str) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(secret.as_bytes())?;
     file.sync_all()?;
-    fs::rename(temporary, path)?;
-    Ok(secret)
+    fs::rename(temporary, path)
 }
 
 #[cfg(test)]

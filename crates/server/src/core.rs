@@ -90,8 +90,8 @@ pub(crate) struct Parts {
 pub(crate) struct Core {
     parts: Parts,
     jobs: HashMap<JobId, Live>,
-    /// Names of jobs that are not over, with how many have each.
-    names: HashMap<String, u32>,
+    /// Workspaces and names of jobs that are not over, with how many have each.
+    names: HashMap<(String, String), u32>,
     queues: BTreeMap<Target, BTreeMap<Order, JobId>>,
     nodes: BTreeMap<NodeId, Node>,
     pools: BTreeMap<String, Pool>,
@@ -195,6 +195,10 @@ impl Core {
             Input::Configure(pools, reply) => {
                 self.on_configure(pools, batch, now);
                 batch.answer(reply, Ok(()));
+            }
+            Input::Write(changes, reply) => {
+                batch.first.extend(changes);
+                batch.answers.push(Answer::Done(reply));
             }
             Input::Unfinished(reply) => {
                 // What is suspended waits for its user, and not for this process.
@@ -312,7 +316,7 @@ impl Core {
             if self.jobs.get(id).is_some_and(|live| live.job.state.is_terminal())
                 && let Some(live) = self.jobs.remove(id)
             {
-                self.release_name(&live.name);
+                self.release_name(&apply::title(&live.spec, &live.name));
             }
         }
     }
@@ -372,17 +376,17 @@ impl Core {
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
             let Some(live) = self.jobs.get(&id).cloned() else { continue };
-            *self.names.entry(live.name.clone()).or_default() += 1;
+            *self.names.entry(apply::title(&live.spec, &live.name)).or_default() += 1;
             self.requeue_if_waiting(&live);
             self.claim_all(&live);
         }
     }
 
-    fn release_name(&mut self, name: &str) {
-        if let Some(count) = self.names.get_mut(name) {
+    fn release_name(&mut self, title: &(String, String)) {
+        if let Some(count) = self.names.get_mut(title) {
             *count -= 1;
             if *count == 0 {
-                self.names.remove(name);
+                self.names.remove(title);
             }
         }
     }

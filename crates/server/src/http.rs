@@ -2,6 +2,8 @@
 //!
 //! A handler reads its request, asks the core or the readers, and shapes the reply. It decides nothing.
 
+mod account;
+mod audit;
 mod bundle;
 mod call;
 mod cluster;
@@ -11,22 +13,25 @@ mod event;
 mod failure;
 mod file;
 mod gc;
+mod guard;
 mod job;
 mod log;
 mod metrics;
 mod node;
 mod pool;
+mod rules;
 mod server;
 mod session;
 mod sse;
 mod task;
+mod user;
+mod workspace;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
 use axum::routing::get;
 use describe::Token;
 pub(crate) use failure::{Failure, Params};
@@ -35,7 +40,8 @@ use utoipa::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use crate::state::{Shared, Visit};
+use self::guard::Guard;
+use crate::state::Shared;
 
 /// Requests other than chunks are small; the largest carries an environment.
 const MAX_BODY: usize = 8 << 20;
@@ -103,6 +109,21 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(server::show))
         .routes(routes!(doctor::show))
         .routes(routes!(server::shutdown))
+        .routes(routes!(account::login))
+        .routes(routes!(account::sign_up))
+        .routes(routes!(account::logout))
+        .routes(routes!(account::whoami))
+        .routes(routes!(user::list, user::create))
+        .routes(routes!(user::show, user::change))
+        .routes(routes!(user::set_password))
+        .routes(routes!(user::tokens, user::create_token))
+        .routes(routes!(user::rotate_token))
+        .routes(routes!(user::remove_token))
+        .routes(routes!(workspace::list, workspace::create))
+        .routes(routes!(workspace::show, workspace::change, workspace::remove))
+        .routes(routes!(workspace::put_member, workspace::remove_member))
+        .routes(routes!(workspace::ask_to_join))
+        .routes(routes!(audit::list))
 }
 
 /// Who is on the other end of a listener.
@@ -110,19 +131,20 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
 pub(crate) enum Door {
     /// The Unix socket: its mode has checked the user.
     Private,
-    /// TCP: everyone must show the token.
+    /// TCP: everyone must show a token.
     Public,
 }
 
 /// Everything served through one door.
-pub(crate) fn router(shared: &Arc<Shared>, door: Door) -> Router {
+pub(crate) fn router(shared: &Arc<Shared>, door: Door) -> Result<Router, String> {
     let (api, document) = api().split_for_parts();
+    let guard = Arc::new(Guard { shared: shared.clone(), door, rules: rules::of(&document)? });
     let text = document.to_json().unwrap_or_default();
     let people = api
-        .route("/metrics", get(metrics::show))
+        .route(rules::METRICS.1, get(metrics::show))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state((shared.clone(), door), guard));
-    Router::new()
+        .layer(middleware::from_fn_with_state(guard, guard::guard));
+    Ok(Router::new()
         .merge(people)
         .route("/healthz", get(async || "ok\n"))
         .route(
@@ -134,17 +156,5 @@ pub(crate) fn router(shared: &Arc<Shared>, door: Door) -> Router {
         .method_not_allowed_fallback(async || {
             Failure(Problem::new(Code::MethodNotAllowed, "this address does not take that method"))
         })
-        .with_state(shared.clone())
-}
-
-/// Lets in who may come in, and counts visits, so that the server knows when nobody needs it.
-async fn guard(State((shared, door)): State<(Arc<Shared>, Door)>, request: Request, next: Next) -> Response {
-    if door == Door::Public && !shared.auth.is_person(request.headers()) {
-        let problem = Problem::new(Code::Unauthorized, "the bearer token is missing or wrong")
-            .hint("set MUSTER_TOKEN to the content of the server's `token` file");
-        return Failure(problem).into_response();
-    }
-    let visit = Visit::begin(shared);
-    // The visit lasts as long as the body does: a follower is a visitor.
-    next.run(request).await.map(|body| sse::hold(body, visit))
+        .with_state(shared.clone()))
 }

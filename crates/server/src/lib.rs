@@ -4,6 +4,7 @@
 //! `link` carries agents' words, `keeper` has engines start agents, `delegate` speaks with other schedulers, `log_store` and `chunk_store` keep bytes.
 //! Handlers never have an engine change anything, and never write to the database themselves.
 
+mod accounts;
 mod auth;
 mod bundle;
 mod chunk_store;

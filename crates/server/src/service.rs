@@ -2,11 +2,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use muster_engine::Family;
 use muster_model::NodeId;
 use muster_model::pool::PoolSpec;
@@ -18,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::accounts::Accounts;
 use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
@@ -61,6 +64,8 @@ pub struct Options {
     pub listen: Listen,
     /// The token that people show on TCP; one of its own, which it makes and keeps, if none.
     pub token: Option<String>,
+    /// Whether it has accounts, and how long a login lasts there.
+    pub accounts: Option<Duration>,
     /// End after so long with no unfinished job and no client.
     pub idle_exit: Option<Duration>,
     /// The engines it has.
@@ -92,6 +97,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// An operation that nobody has said who may do it.
+    #[error("the rules of who may do what are not complete: {0}")]
+    Unruled(String),
     /// The database.
     #[error("the database cannot be used")]
     Store(#[from] muster_store::Error),
@@ -116,13 +124,14 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     // Whoever can connect must already find the true record.
     write_record(&home, &server.shared).map_err(io_error("write server.json"))?;
     let socket = listen_on(&home, SOCKET)?;
-    components.spawn(serve_unix(socket, Door::Private, server.shared.clone(), stop.clone()));
+    let app = |door| router(&server.shared, door).map_err(Error::Unruled);
+    components.spawn(serve_unix(socket, app(Door::Private)?, stop.clone()));
     if server.shared.engines.iter().any(|engine| engine.capabilities().family == Family::Delegating) {
         let gate = listen_on(&home, GATE)?;
-        components.spawn(serve_unix(gate, Door::Public, server.shared.clone(), stop.clone()));
+        components.spawn(serve_unix(gate, app(Door::Public)?, stop.clone()));
     }
     if let Some(address) = server.tcp {
-        components.spawn(serve_tcp(address, server.shared.clone(), stop.clone()));
+        components.spawn(serve_tcp(address, app(Door::Public)?, stop.clone()));
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
@@ -202,6 +211,10 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
             Some(listener)
         }
     };
+    let accounts = match options.accounts {
+        Some(_) => Some(Arc::new(Accounts::new(readers.accounts()?))),
+        None => None,
+    };
     let shared = Arc::new(Shared {
         core: handle,
         readers,
@@ -215,6 +228,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth,
+        accounts,
+        session: options.accounts.unwrap_or_default(),
         news: news_receiver,
         activity: Activity::new(),
         stop,
@@ -229,6 +244,9 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     });
     // Nobody is served before the pools are what the configuration says.
     drop(shared.core.ask(|reply| Input::Configure(options.pools, reply)).await);
+    if let Some(accounts) = &shared.accounts {
+        accounts.bootstrap(&shared.core, &home).await.map_err(io_error("make the first admin"))?;
+    }
     Ok(Server {
         shared,
         core: thread.map_err(io_error("start the core"))?,
@@ -305,18 +323,15 @@ fn write_record(home: &Path, shared: &Shared) -> io::Result<()> {
     fs::rename(temporary, home.join("server.json"))
 }
 
-async fn serve_unix(listener: UnixListener, door: Door, shared: Arc<Shared>, stop: CancellationToken) {
-    let app = router(&shared, door);
-    drop(shared);
+async fn serve_unix(listener: UnixListener, app: Router, stop: CancellationToken) {
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "the socket is no longer served");
     }
 }
 
-async fn serve_tcp(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
-    let app = router(&shared, Door::Public);
-    drop(shared);
+async fn serve_tcp(listener: TcpListener, app: Router, stop: CancellationToken) {
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let listener = axum::serve::ListenerExt::tap_io(listener, |stream| drop(stream.set_nodelay(true)));
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {

@@ -1,5 +1,6 @@
 //! What every handler shares.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use muster_store::Readers;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::accounts::{Accounts, FIRST_PASSWORD};
 use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
@@ -33,6 +35,10 @@ pub(crate) struct Shared {
     pub starts: Arc<Starts>,
     pub troubles: Arc<Troubles>,
     pub auth: Auth,
+    /// Those who may come in; none where whoever gets in may do everything.
+    pub accounts: Option<Arc<Accounts>>,
+    /// How long a login lasts.
+    pub session: Duration,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,
     /// No new requests; those being answered come to their end.
@@ -48,6 +54,13 @@ pub(crate) struct Shared {
     pub build: String,
     pub version: String,
     pub started_at: Timestamp,
+}
+
+impl Shared {
+    /// Where the first admin's password is until it is changed.
+    pub fn first_password(&self) -> PathBuf {
+        Path::new(&self.home).join(FIRST_PASSWORD)
+    }
 }
 
 /// Whether anybody uses the server.

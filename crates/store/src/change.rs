@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use muster_model::account::{Membership, Token, User, Workspace};
 use muster_model::bundle::Source;
 use muster_model::node::Capacity;
 use muster_model::pool::Pool;
@@ -109,6 +110,10 @@ pub enum Change {
         /// When.
         at: Timestamp,
     },
+    /// People, workspaces, and what they are known by.
+    Account(AccountChange),
+    /// Something was done that must be known later.
+    Audit(NewAudit),
     /// Requests older than this may be repeated as new ones.
     ForgetIdempotency {
         /// Keys used before this moment go.
@@ -198,6 +203,53 @@ pub struct NodeRow {
     pub token_hash: Option<String>,
     /// When its agent last spoke.
     pub last_seen_at: Option<Timestamp>,
+}
+
+/// A person, a workspace, a membership or a token: as it is now, or gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccountChange {
+    /// A person as they are now.
+    User(User),
+    /// A person goes, with memberships and tokens.
+    RemoveUser(String),
+    /// A workspace as it is now.
+    Workspace(Workspace),
+    /// A workspace goes, with memberships and the tokens that are good there alone.
+    RemoveWorkspace(String),
+    /// What somebody is in a workspace now.
+    Membership(Membership),
+    /// Somebody is nothing there any more.
+    RemoveMembership {
+        /// The workspace.
+        workspace: String,
+        /// The person.
+        user: String,
+    },
+    /// A token as it is now.
+    Token(Token),
+    /// A token goes.
+    RemoveToken(String),
+}
+
+/// Something that was done, or was not allowed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewAudit {
+    /// When.
+    pub at: Timestamp,
+    /// By whom, as far as that is known.
+    pub user: Option<String>,
+    /// With which token.
+    pub token: Option<String>,
+    /// From where.
+    pub address: Option<String>,
+    /// What: the name of an operation of the API.
+    pub operation: String,
+    /// To what.
+    pub target: String,
+    /// `done`, or why not.
+    pub outcome: String,
+    /// What else matters; never a secret.
+    pub detail: Option<Value>,
 }
 
 /// What a batch became.

@@ -16,9 +16,10 @@ mod write;
 #[cfg(test)]
 mod fixture;
 
-pub use change::{AllocationRow, Change, Committed, NewEvent, NewJob, NodeRow};
+pub use change::{AccountChange, AllocationRow, Change, Committed, NewAudit, NewEvent, NewJob, NodeRow};
 pub use error::{Class, Error, Result};
 pub use read::Readers;
+pub use read::account::{Accounts, AuditFilter, AuditRow};
 pub use read::bundle::BundleRow;
 pub use read::event::EventRow;
 pub use read::job::{AttemptRow, JobRow};
@@ -26,5 +27,6 @@ pub use read::list::{JobFilter, JobSummaryRow};
 pub use read::request::IdempotentRow;
 pub use read::resolve::Resolution;
 pub use read::retention::{Debt, KeptRow};
+pub use read::sight::Sight;
 pub use store::Store;
 pub use write::Writer;

@@ -22,6 +22,7 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 3, name: "pools", sql: include_str!("../migrations/0003_pools.sql") },
     Migration { number: 4, name: "allocations", sql: include_str!("../migrations/0004_allocations.sql") },
     Migration { number: 5, name: "members", sql: include_str!("../migrations/0005_members.sql") },
+    Migration { number: 6, name: "accounts", sql: include_str!("../migrations/0006_accounts.sql") },
 ];
 
 const TABLE: &str = "

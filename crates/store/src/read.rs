@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use crate::connection;
 use crate::error::Result;
 
+pub(crate) mod account;
 mod allocation;
 pub(crate) mod bundle;
 pub(crate) mod event;
@@ -21,6 +22,7 @@ mod pool;
 pub(crate) mod request;
 pub(crate) mod resolve;
 pub(crate) mod retention;
+pub(crate) mod sight;
 #[cfg(test)]
 mod tests;
 

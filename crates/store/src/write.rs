@@ -10,6 +10,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::change::{Change, Committed};
 use crate::error::{Result, doing};
 
+mod account;
 mod allocation;
 mod bundle;
 mod event;
@@ -108,6 +109,8 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::RemoveLogs { job, at } => {
             retention::remove_logs(transaction, job, *at).map_err(doing("remove a job's logs"))?;
         }
+        Change::Account(change) => account::write(transaction, change).map_err(doing("store an account"))?,
+        Change::Audit(row) => account::audit(transaction, row).map_err(doing("write to the audit log"))?,
         Change::ForgetIdempotency { before } => {
             request::forget(transaction, *before).map_err(doing("forget old requests"))?;
         }

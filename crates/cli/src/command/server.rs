@@ -88,6 +88,9 @@ struct RunArgs {
     /// Take the token that people show from this file, such as a mounted Secret; a missing file: its own, in DIR/token
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Several people share it: each has an account, and the first, `admin`, a password in DIR/admin-password
+    #[arg(long, conflicts_with = "token_file")]
+    auth: bool,
 }
 
 pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
@@ -105,8 +108,8 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
                 Some(home) => home.clone(),
                 None => Home::from_environment()?.folder().to_owned(),
             };
-            let RunArgs { daemon, listen, token_file, .. } = args;
-            Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file }))
+            let RunArgs { daemon, listen, token_file, auth, .. } = args;
+            Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file, auth }))
         }
     }
 }

@@ -10,7 +10,7 @@ use muster_link::message::{Launch, Prepare, ToAgent};
 use muster_model::job::{Effect, Event, Invalid, Job, Standing, State};
 use muster_model::launch::{Peer, Peers};
 use muster_model::node::Account;
-use muster_model::spec::{Kind, Target, shell};
+use muster_model::spec::{JobSpec, Kind, Target, shell};
 use muster_model::task::{Address, Placement, TaskPhase};
 use muster_model::{AttemptId, JobId, NodeId, Reason, Task, TaskId, Timestamp};
 use serde_json::json;
@@ -192,15 +192,16 @@ impl Core {
             return drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
         };
         if live.name != name {
-            if self.names.contains_key(&name) {
+            let (title, before) = (title(&live.spec, &name), title(&live.spec, &live.name));
+            if self.names.contains_key(&title) {
                 return drop(reply.send(Err(name_taken(&name))));
             }
             batch.remember(live).is_renamed = true;
             let old = std::mem::replace(&mut live.name, name.clone());
             let attempt = live.job.attempt;
             batch.event(id, attempt, now, "renamed", json!({ "from": old, "to": name }));
-            self.release_name(&old);
-            *self.names.entry(name).or_default() += 1;
+            self.release_name(&before);
+            *self.names.entry(title).or_default() += 1;
         }
         batch.answers.push(Answer::Done(reply));
     }
@@ -336,7 +337,7 @@ impl Core {
 
     /// The spec's parts that live in memory, for a job that is loaded or made.
     pub(super) fn adopt(&mut self, live: Live) {
-        *self.names.entry(live.name.clone()).or_default() += 1;
+        *self.names.entry(title(&live.spec, &live.name)).or_default() += 1;
         self.requeue_if_waiting(&live);
         self.jobs.insert(live.job.id.clone(), live);
     }
@@ -454,6 +455,11 @@ fn member_word(event: &Event, job: &Job) -> Option<&'static str> {
 }
 
 /// Why a machine cannot be called so.
+/// What a job is known by: names are the business of those who share a workspace.
+pub(super) fn title(spec: &JobSpec, name: &str) -> (String, String) {
+    (spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()), name.to_owned())
+}
+
 pub(super) fn name_taken(name: &str) -> Problem {
     Problem::new(Code::NameTaken, format!("`{name}` is the name of a job that is not over"))
         .hint(format!("choose another name; `muster show {name}` shows the job that has it"))

@@ -11,6 +11,7 @@ use muster_model::job::Event;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::JobSpec;
 use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
+use muster_store::Change;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::delegate::News;
@@ -78,6 +79,8 @@ pub(crate) enum Input {
     },
     /// The pools of the configuration, all of them.
     Configure(Vec<PoolSpec>, Reply<()>),
+    /// Rows that somebody else has decided on, with nothing of a job in them.
+    Write(Vec<Change>, Reply<()>),
     Unfinished(Reply<u64>),
     /// How much other schedulers keep that is still to be given back, or is in use.
     Kept(Reply<u64>),

@@ -13,7 +13,7 @@ use muster_store::{Change, NewJob};
 use serde_json::json;
 
 use super::Core;
-use super::apply::name_taken;
+use super::apply::{name_taken, title};
 use super::batch::{Answer, Batch, Touched};
 use super::input::{Reply, Submission};
 use super::live::Live;
@@ -69,7 +69,7 @@ impl Core {
     /// What can only be checked against the present: names in use, and whether the gang could ever fit.
     fn check(&self, spec: &JobSpec) -> Result<(), Problem> {
         let mut errors = Vec::new();
-        if let Some(name) = spec.name.as_ref().filter(|name| self.names.contains_key(*name)) {
+        if let Some(name) = spec.name.as_ref().filter(|name| self.names.contains_key(&title(spec, name))) {
             if spec.kind == Kind::Machine {
                 return Err(name_taken(name));
             }

@@ -201,6 +201,7 @@ impl Office {
             home: dir.into(),
             listen: Listen::Socket,
             token: None,
+            accounts: None,
             idle_exit: None,
             engines: Engines::new(vec![cluster.clone()]),
             build: "test".into(),

@@ -1,4 +1,4 @@
-//! Calls on tasks: whoever may see the job may come in.
+//! Calls on tasks.
 //!
 //! A refusal is an ordinary reply, before the upgrade; after it there are only bytes, from the client to the task's node and
 //! back.
@@ -18,8 +18,9 @@ use muster_link::session::Stream;
 use tokio::io::{AsyncWriteExt, BufReader, copy_bidirectional_with_sizes};
 
 use super::describe::{Always, Conflicts, OnJob, Reads};
-use super::failure::{Failure, Params, Segment};
+use super::failure::{Failure, Params, TheJob};
 use super::file::{Place, find};
+use crate::accounts::Caller;
 use crate::link;
 use crate::state::{Shared, Visit};
 
@@ -34,14 +35,15 @@ const COPY_PIECE: usize = 256 << 10;
         (status = 101, description = "Binary messages carry the bytes of the SSH connection."), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn ssh(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
+    caller: Caller,
     Params(query): Params<SshQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
     let upgrade = upgradable(upgrade)?;
     let place = find(&shared, job, None, query.task).await?;
     let stream = call(&shared, &place, Call::Ssh { key: query.key }).await?;
-    Ok(connect(shared, upgrade, stream, PIECE))
+    Ok(connect(shared, caller, upgrade, stream, PIECE))
 }
 
 /// Copy files to or from a task, over a WebSocket.
@@ -51,14 +53,15 @@ pub(super) async fn ssh(
         Reads, Conflicts))]
 pub(super) async fn copy(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
+    caller: Caller,
     Params(query): Params<CopyQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
     let upgrade = upgradable(upgrade)?;
     let place = find(&shared, job, None, query.task).await?;
     let stream = call(&shared, &place, Call::Copy).await?;
-    Ok(connect(shared, upgrade, stream, COPY_PIECE))
+    Ok(connect(shared, caller, upgrade, stream, COPY_PIECE))
 }
 
 pub(super) fn upgradable(
@@ -115,6 +118,7 @@ pub(super) async fn call(shared: &Shared, place: &Place, call: Call) -> Result<B
 /// Moves bytes between a client and a task until either has had enough.
 pub(super) fn connect(
     shared: Arc<Shared>,
+    caller: Caller,
     upgrade: WebSocketUpgrade,
     mut stream: BufReader<Stream>,
     piece: usize,
@@ -128,6 +132,7 @@ pub(super) fn connect(
             // How it ended, both ends know better.
             _ = copy_bidirectional_with_sizes(&mut client, &mut stream, piece, piece) => {}
             () = shared.hang_up.cancelled() => {}
+            () = caller.ended() => {}
         }
     })
 }

@@ -25,6 +25,12 @@ pub(crate) struct OnJob;
 pub(crate) struct OnNode;
 /// An operation on a pool, named by the caller.
 pub(crate) struct OnPool;
+/// An operation on somebody, named by the caller.
+pub(crate) struct OnPerson;
+/// An operation on a workspace, named by the caller.
+pub(crate) struct OnWorkspace;
+/// An operation that can be asked for too often.
+pub(crate) struct Limited;
 /// An operation that the state of things may forbid.
 pub(crate) struct Conflicts;
 
@@ -41,7 +47,8 @@ fn problems(statuses: &[(u16, &str)]) -> Responses {
 impl IntoResponses for Always {
     fn responses() -> Responses {
         problems(&[
-            (401, "The bearer token is missing or wrong."),
+            (401, "The bearer token is missing, wrong, or good no longer."),
+            (403, "Who asks may not do that."),
             (500, "The server failed; its log has the request's id."),
             (503, "The server cannot write now, or is stopping; the same request may work later."),
             (507, "The server's disk is full."),
@@ -80,6 +87,27 @@ impl IntoResponses for OnNode {
 impl IntoResponses for OnPool {
     fn responses() -> Responses {
         problems(&[(400, "The request cannot be read."), (404, "There is no such pool.")])
+    }
+}
+
+impl IntoResponses for OnPerson {
+    fn responses() -> Responses {
+        problems(&[
+            (400, "The request cannot be read."),
+            (404, "There is no such user, or nothing of theirs."),
+        ])
+    }
+}
+
+impl IntoResponses for OnWorkspace {
+    fn responses() -> Responses {
+        problems(&[(400, "The request cannot be read."), (404, "There is no such workspace, or user.")])
+    }
+}
+
+impl IntoResponses for Limited {
+    fn responses() -> Responses {
+        problems(&[(429, "That was too often; `Retry-After` says when to come back.")])
     }
 }
 

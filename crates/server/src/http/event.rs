@@ -10,12 +10,14 @@ use axum::response::sse::Event;
 use muster_api::problem::Problem;
 use muster_api::view::{AllEventsQuery, EventsQuery};
 use muster_model::JobId;
+use muster_store::Sight;
 use tokio::sync::watch;
 
 use super::describe::{Always, JobEvents, OnJob, Reads};
-use super::failure::{Failure, Params, Segment};
-use super::job::{read, resolve, row};
+use super::failure::{Failure, Params, TheJob};
+use super::job::{read, row};
 use super::sse::{self, Feed};
+use crate::accounts::Caller;
 use crate::core::internal;
 use crate::state::Shared;
 use crate::view;
@@ -31,13 +33,12 @@ const RECENT: u32 = 100;
         Always, Reads, OnJob))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let job = read(&shared, move |readers| resolve(readers, &job)).await?;
     let after = query.after.or(last_event(&headers)).unwrap_or(0);
-    Ok(reply(shared, Some(job), after, query.follow))
+    Ok(reply(shared, Of::Job(job), after, query.follow))
 }
 
 /// Follow the events of all jobs. Server-sent events `event` (an `EventView`).
@@ -45,6 +46,7 @@ pub(super) async fn follow(
     responses((status = 200, body = JobEvents, content_type = "text/event-stream"), Always, Reads))]
 pub(super) async fn follow_all(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Params(query): Params<AllEventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
@@ -56,25 +58,32 @@ pub(super) async fn follow_all(
             newest.await?.saturating_sub(u64::from(query.tail.unwrap_or(RECENT)))
         }
     };
-    Ok(reply(shared, None, after, query.follow))
+    Ok(reply(shared, Of::All(caller.rights.sight()), after, query.follow))
 }
 
 fn last_event(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok())
 }
 
-fn reply(shared: Arc<Shared>, job: Option<JobId>, after: u64, follow: bool) -> Response {
+fn reply(shared: Arc<Shared>, of: Of, after: u64, follow: bool) -> Response {
     let news = shared.news.clone();
     // What the database counts with ends earlier than what a caller can say.
     let after = after.min(i64::MAX as u64);
-    sse::feed(Follower { shared, news, job, after, follow })
+    sse::feed(Follower { shared, news, of, after, follow })
+}
+
+/// Whose events.
+#[derive(Debug, Clone)]
+enum Of {
+    Job(JobId),
+    /// All that somebody may see.
+    All(Sight),
 }
 
 struct Follower {
     shared: Arc<Shared>,
     news: watch::Receiver<u64>,
-    /// None for all.
-    job: Option<JobId>,
+    of: Of,
     after: u64,
     follow: bool,
 }
@@ -97,12 +106,18 @@ impl Feed for Follower {
 impl Follower {
     /// Reads on; false once all was read that there will be.
     async fn fill(&mut self, ready: &mut VecDeque<Event>) -> Result<bool, Problem> {
-        let (job, after) = (self.job.clone(), self.after);
-        let (rows, job) = read(&self.shared, move |readers| {
-            // The job is read first: what it says is over has all its events.
-            let row = job.as_ref().map(|job| row(readers, job)).transpose()?;
-            let rows = readers.events(job.as_ref(), after, PAGE).map_err(|error| internal(&error))?;
-            Ok((rows, row))
+        let (of, after) = (self.of.clone(), self.after);
+        let (rows, read_up_to, job) = read(&self.shared, move |readers| match of {
+            Of::Job(job) => {
+                // The job is read first: what it says is over has all its events.
+                let row = row(readers, &job)?;
+                let rows = readers.events(Some(&job), after, PAGE).map_err(|error| internal(&error))?;
+                Ok((rows, after, Some(row)))
+            }
+            Of::All(sight) => {
+                let read = readers.events_in(&sight, after, PAGE).map_err(|error| internal(&error))?;
+                Ok((read.0, read.1, None))
+            }
         })
         .await?;
         let whole = rows.len() < PAGE as usize;
@@ -111,6 +126,7 @@ impl Follower {
             let event = view::event(event);
             ready.push_back(sse::event("event", Some(event.seq.to_string()), &event));
         }
+        self.after = self.after.max(read_up_to);
         let is_over = job.as_ref().is_some_and(|row| row.job.state.is_terminal());
         let is_last = whole && (!self.follow || is_over);
         if is_last {

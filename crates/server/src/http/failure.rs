@@ -7,8 +7,12 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muster_api::problem::{Code, Problem};
+use muster_model::JobId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use super::guard::Found;
+use crate::accounts::Caller;
 
 /// A reply that says what is wrong.
 #[derive(Debug)]
@@ -32,6 +36,9 @@ impl IntoResponse for Failure {
         let mut response = (status, serde_json::to_vec(&problem).unwrap_or_default()).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if let Some(seconds) = problem.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
         response
     }
 }
@@ -84,6 +91,30 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
         read.map(|Path(text)| Self(text))
             .map_err(|rejection| Failure(Problem::new(Code::InvalidRequest, rejection.body_text())))
     }
+}
+
+/// The job that the path names. That the caller may do to it what they ask was found out before.
+pub(crate) struct TheJob(pub JobId);
+
+impl<S: Send + Sync> FromRequestParts<S> for TheJob {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        parts.extensions.get::<Found>().map(|Found(id)| Self(id.clone())).ok_or_else(unguarded)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(unguarded)
+    }
+}
+
+/// A rule that does not fit its operation.
+fn unguarded() -> Failure {
+    Failure(Problem::new(Code::Internal, "nobody was asked whether this is allowed"))
 }
 
 /// Several parts of the path; those that cannot be read are answered with a problem.

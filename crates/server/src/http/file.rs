@@ -18,12 +18,12 @@ use muster_link::control::{self, Received};
 use muster_link::message::{FileLine, Files, FilesWanted, MAX_PIECE, StreamHeader};
 use muster_link::session::Stream;
 use muster_model::task::{Outputs, TaskEnd};
-use muster_model::{BundleId, NodeId, TaskId};
+use muster_model::{BundleId, JobId, NodeId, TaskId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::describe::{Always, OnJob, Reads};
-use super::failure::{Failure, Json, Params, Segment};
-use super::job::{read, resolve, row};
+use super::failure::{Failure, Json, Params, TheJob};
+use super::job::{read, row};
 use crate::core::{Input, internal};
 use crate::outputs;
 use crate::state::Shared;
@@ -38,7 +38,7 @@ const MAX_LISTED: usize = 10_000;
     params(("job" = String, Path), FilesQuery), responses((status = 200, body = FileList), Always, OnJob, Reads))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<FilesQuery>,
 ) -> Result<Json<FileList>, Failure> {
     let place = find(&shared, job, query.attempt, query.task).await?;
@@ -61,7 +61,7 @@ pub(super) async fn list(
         Always, OnJob, Reads))]
 pub(super) async fn content(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<FilesQuery>,
 ) -> Result<Response, Failure> {
     let place = find(&shared, job, query.attempt, query.task).await?;
@@ -92,13 +92,12 @@ pub(super) struct Place {
 /// The task of this rank, or the first, in this attempt, or the last.
 pub(super) async fn find(
     shared: &Shared,
-    job: String,
+    id: JobId,
     attempt: Option<u32>,
     rank: Option<u32>,
 ) -> Result<Place, Problem> {
     let rank = rank.unwrap_or(0);
     read(shared, move |readers| {
-        let id = resolve(readers, &job)?;
         let number = match attempt {
             Some(number) => number,
             None => row(readers, &id)?.job.attempt,

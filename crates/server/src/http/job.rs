@@ -14,15 +14,17 @@ use muster_api::view::{
 use muster_bundle::chunk;
 use muster_engine::{Class, Error, Family, Gang};
 use muster_model::JobId;
+use muster_model::account::Role;
 use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
-use muster_store::{JobFilter, JobRow, Readers, Resolution};
+use muster_store::{JobFilter, JobRow, Readers, Resolution, Sight};
 use tokio::time::timeout;
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
-use super::failure::{self, Failure, Json, Params, Segment};
+use super::failure::{self, Failure, Json, Params, TheJob};
 use super::metrics::add_present;
+use crate::accounts::Caller;
 use crate::core::{Input, Submission, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
@@ -47,13 +49,15 @@ const MAX_REPORTED: usize = 20;
         Always, Reads, Takes, Conflicts))]
 pub(super) async fn create(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Params(query): Params<CreateJobQuery>,
     headers: HeaderMap,
     Json(request): Json<CreateJob>,
 ) -> Result<Response, Failure> {
-    let key = idempotency_key(&headers)?;
+    let key = idempotency_key(&headers)?.map(|key| own_key(&shared, &caller, key));
     let digest = key.is_some().then(|| digest(&request));
-    let spec = checked(&shared, &request)?;
+    let mut spec = checked(&shared, &request)?;
+    enter_workspace(&shared, &caller, &request, &mut spec)?;
     let trouble = check_there(&shared, &spec, key.clone()).await?;
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
@@ -70,7 +74,7 @@ pub(super) async fn create(
     check_source(&shared, request.source.as_ref()).await?;
     let submission = Submission {
         spec,
-        owner: shared.owner.clone(),
+        owner: caller.name,
         bundle: request.bundle,
         source: request.source,
         environment: request.environment,
@@ -79,6 +83,55 @@ pub(super) async fn create(
     let id = submit(&shared, submission).await?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
     Ok((StatusCode::CREATED, Json(detail)).into_response())
+}
+
+/// Nobody gets somebody else's job for a key that they happen to share.
+fn own_key(shared: &Shared, caller: &Caller, key: String) -> String {
+    if shared.accounts.is_some() { format!("{}/{key}", caller.name) } else { key }
+}
+
+/// Which workspace the job is of, whether the caller may run jobs there, and what it says of those that do not say it
+/// themselves.
+fn enter_workspace(
+    shared: &Shared,
+    caller: &Caller,
+    request: &CreateJob,
+    spec: &mut JobSpec,
+) -> Result<(), Problem> {
+    let Some(accounts) = &shared.accounts else { return Ok(()) };
+    let wrong =
+        |field: &str, code, message: String| Problem::fields(vec![FieldError::new(field, code, message)]);
+    accounts.look(|directory| {
+        let name = match &spec.workspace {
+            Some(name) => name.clone(),
+            None => directory.default_workspace(&caller.rights)?,
+        };
+        let role = caller.rights.role(&name);
+        let Some(workspace) = directory.workspace(&name).filter(|_| role.is_some()) else {
+            let message = format!("there is no workspace `{name}`; `muster workspace ls` lists yours");
+            return Err(wrong("workspace", FieldCode::InvalidValue, message));
+        };
+        if role < Some(Role::Member) {
+            let what = format!("you are a viewer of {name}, and viewers run no jobs");
+            return Err(Problem::new(Code::Forbidden, what).hint("one of its leads can make you a member"));
+        }
+        if let Some(priority) = workspace.priority.filter(|_| request.spec.get("priority").is_none()) {
+            spec.priority = priority;
+        }
+        if let Some(longest) = workspace.max_run_time {
+            if let Some(asked) = spec.timeout.filter(|asked| *asked > longest) {
+                let message = format!(
+                    "{} s is more than jobs of {name} may run, {} s",
+                    asked.as_secs(),
+                    longest.as_secs()
+                );
+                return Err(wrong("timeout", FieldCode::OutOfRange, message));
+            }
+            spec.timeout.get_or_insert(longest);
+        }
+        spec.workspace = Some(name);
+        Ok(())
+    })
 }
 
 /// A server that has just started knows its nodes by what they had the last time. Whoever asks for more than that is looked
@@ -222,10 +275,11 @@ fn digest(request: &CreateJob) -> String {
     responses((status = 200, body = JobPage), Always, Reads))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Params(query): Params<ListJobs>,
 ) -> Result<Json<JobPage>, Failure> {
     let limit = query.limit.unwrap_or(DEFAULT_PAGE);
-    let (filter, limit) = (filter(query)?, limit);
+    let filter = JobFilter { sight: caller.rights.sight(), ..filter(query)? };
     let rows =
         read(&shared, move |readers| readers.jobs(&filter, limit + 1).map_err(|error| internal(&error)))
             .await?;
@@ -291,13 +345,9 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
     responses((status = 200, body = JobDetail), Always, OnJob))]
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
 ) -> Result<Json<JobDetail>, Failure> {
-    let mut detail = read(&shared, move |readers| {
-        let id = resolve(readers, &job)?;
-        show_one(readers, &id)
-    })
-    .await?;
+    let mut detail = read(&shared, move |readers| show_one(readers, &job)).await?;
     add_present(&shared, &mut detail);
     Ok(Json(detail))
 }
@@ -307,7 +357,7 @@ pub(super) async fn show(
     responses((status = 200, body = JobSummary), Always, OnJob, Reads, Takes))]
 pub(super) async fn stop(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     body: Bytes,
 ) -> Result<Json<JobSummary>, Failure> {
     let StopJob { grace_ms } = failure::optional(&body)?;
@@ -319,7 +369,7 @@ pub(super) async fn stop(
     responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn suspend(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
 ) -> Result<Json<JobSummary>, Failure> {
     moved(&shared, job, Event::Suspend).await
 }
@@ -329,13 +379,12 @@ pub(super) async fn suspend(
     responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn resume(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
 ) -> Result<Json<JobSummary>, Failure> {
     moved(&shared, job, Event::Resume).await
 }
 
-async fn moved(shared: &Arc<Shared>, job: String, event: Event) -> Result<Json<JobSummary>, Failure> {
-    let id = read(shared, move |readers| resolve(readers, &job)).await?;
+async fn moved(shared: &Arc<Shared>, id: JobId, event: Event) -> Result<Json<JobSummary>, Failure> {
     shared.core.ask(|reply| Input::Job(id.clone(), event, reply)).await?;
     let row = read(shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::row_summary(&row)))
@@ -346,11 +395,10 @@ async fn moved(shared: &Arc<Shared>, job: String, event: Event) -> Result<Json<J
     responses((status = 200, body = JobSummary), Always, OnJob, Reads, Takes))]
 pub(super) async fn rename(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(id): TheJob,
     Json(request): Json<RenameJob>,
 ) -> Result<Json<JobSummary>, Failure> {
     let name = JobSpec::check_name(&request.name).map_err(|error| Problem::fields(vec![error]))?;
-    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
     shared.core.ask(|reply| Input::Rename(id.clone(), name, reply)).await?;
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::row_summary(&row)))
@@ -361,9 +409,8 @@ pub(super) async fn rename(
     responses((status = 204, description = "It is gone."), Always, OnJob))]
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(id): TheJob,
 ) -> Result<StatusCode, Failure> {
-    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
     shared.core.ask(|reply| Input::Remove(id.clone(), reply)).await?;
     let logs = shared.logs.clone();
     if let Err(error) = crate::log_store::blocking(move || logs.remove(&id)).await {
@@ -375,11 +422,7 @@ pub(super) async fn remove(
 /// Why a job waits, or why it ended.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", operation_id = "explain_job", params(("job" = String, Path)),
     responses((status = 200, body = Why), Always, OnJob))]
-pub(super) async fn why(
-    State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
-) -> Result<Json<Why>, Failure> {
-    let id = read(&shared, move |readers| resolve(readers, &job)).await?;
+pub(super) async fn why(State(shared): State<Arc<Shared>>, TheJob(id): TheJob) -> Result<Json<Why>, Failure> {
     if let Some(why) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
         return Ok(Json(why));
     }
@@ -392,9 +435,9 @@ pub(super) async fn why(
     responses((status = 200, body = String, content_type = "text/plain"), Always, OnJob))]
 pub(super) async fn diff(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
 ) -> Result<Response, Failure> {
-    let row = read(&shared, move |readers| row(readers, &resolve(readers, &job)?)).await?;
+    let row = read(&shared, move |readers| row(readers, &job)).await?;
     let none = || {
         Problem::new(Code::NotFound, format!("{} has no difference to a commit", row.job.id))
             .hint("one is kept when the code is in a git repository with uncommitted changes")
@@ -428,9 +471,9 @@ pub(super) async fn read<T: Send + 'static>(
 }
 
 /// The one job a selector means.
-pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Problem> {
+pub(super) fn resolve(readers: &Readers, selector: &str, sight: &Sight) -> Result<JobId, Problem> {
     let shown: String = selector.chars().take(80).collect();
-    match readers.resolve(selector).map_err(|error| internal(&error))? {
+    match readers.resolve(selector, sight).map_err(|error| internal(&error))? {
         Resolution::One(id) => Ok(id),
         Resolution::None if selector == "last" => {
             Err(Problem::new(Code::JobNotFound, "there are no jobs yet")
@@ -438,7 +481,7 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
         }
         Resolution::None => {
             let rest = "`muster ps --all` lists them; a name, an id or the beginning of one will do";
-            let near = nearest_job(readers, selector)?.map(|near| format!("did you mean `{near}`? "));
+            let near = nearest_job(readers, selector, sight)?.map(|near| format!("did you mean `{near}`? "));
             Err(Problem::new(Code::JobNotFound, format!("there is no job `{shown}`"))
                 .hint(format!("{}{rest}", near.unwrap_or_default())))
         }
@@ -452,8 +495,9 @@ pub(super) fn resolve(readers: &Readers, selector: &str) -> Result<JobId, Proble
 }
 
 /// The name or id, of the recent jobs, that a mistyped selector is nearest to.
-fn nearest_job(readers: &Readers, selector: &str) -> Result<Option<String>, Problem> {
-    let recent = readers.jobs(&JobFilter::default(), RECENT).map_err(|error| internal(&error))?;
+fn nearest_job(readers: &Readers, selector: &str, sight: &Sight) -> Result<Option<String>, Problem> {
+    let filter = JobFilter { sight: sight.clone(), ..JobFilter::default() };
+    let recent = readers.jobs(&filter, RECENT).map_err(|error| internal(&error))?;
     let ids = recent.iter().map(|job| job.id.as_str()).filter(|_| selector.starts_with(JobId::PREFIX));
     let known: Vec<&str> = recent.iter().map(|job| job.name.as_str()).chain(ids).collect();
     Ok(nearest(selector, &known).map(str::to_owned))

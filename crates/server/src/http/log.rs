@@ -28,13 +28,13 @@ use muster_api::view::{LogChunk, LogStream, LogsQuery};
 use muster_link::log::Stream;
 use muster_model::quantity::parse_duration;
 use muster_model::spec::{FieldCode, FieldError};
-use muster_model::{Task, Timestamp};
+use muster_model::{JobId, Task, Timestamp};
 use muster_store::JobRow;
 use source::{Piece, Selection};
 
 use super::describe::{Always, LogEvents, OnJob, Reads};
-use super::failure::{Failure, Params, Segment};
-use super::job::{has_logs, read, resolve, row};
+use super::failure::{Failure, Params, TheJob};
+use super::job::{has_logs, read, row};
 use super::sse::{self, Feed};
 use crate::state::Shared;
 
@@ -44,7 +44,7 @@ use crate::state::Shared;
         Always, Reads, OnJob))]
 pub(super) async fn follow(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<LogsQuery>,
 ) -> Result<Response, Failure> {
     let follower = open(shared, job, query, Form::Pieces).await?;
@@ -61,12 +61,8 @@ enum Form {
 }
 
 /// Checks a query, and opens the logs it asks for.
-async fn open(shared: Arc<Shared>, job: String, query: LogsQuery, form: Form) -> Result<Follower, Problem> {
-    let row = read(&shared, move |readers| {
-        let id = resolve(readers, &job)?;
-        row(readers, &id)
-    })
-    .await?;
+async fn open(shared: Arc<Shared>, job: JobId, query: LogsQuery, form: Form) -> Result<Follower, Problem> {
+    let row = read(&shared, move |readers| row(readers, &job)).await?;
     has_logs(&row)?;
     let cursor = query.cursor.as_deref().map(Cursor::parse).transpose()?;
     let mut selection = selection(&query, crate::core::now())?;

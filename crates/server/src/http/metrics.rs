@@ -14,8 +14,8 @@ use muster_model::task::TaskPhase;
 use muster_model::{AttemptId, NodeId, Timestamp};
 
 use super::describe::{Always, OnJob, OnNode, Reads};
-use super::failure::{Failure, Json, Params, Segment};
-use super::job::{read, resolve, row};
+use super::failure::{Failure, Json, Params, Segment, TheJob};
+use super::job::{read, row};
 use super::log::moment;
 use crate::core::Input;
 use crate::state::Shared;
@@ -32,11 +32,11 @@ const MAX_LIMIT: u32 = 10_000;
     responses((status = 200, body = JobMetrics), Always, OnJob, Reads))]
 pub(super) async fn of_job(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<MetricsQuery>,
 ) -> Result<Json<JobMetrics>, Failure> {
     let (since, limit) = wanted(&query)?;
-    let job = read(&shared, move |readers| Ok(row(readers, &resolve(readers, &job)?)?.job)).await?;
+    let job = read(&shared, move |readers| Ok(row(readers, &job)?.job)).await?;
     let tasks = (0..).zip(job.tasks.clone()).map(|(rank, task)| {
         let id = job.task_id(rank);
         let node = task.placement.node;

@@ -16,14 +16,16 @@ use muster_api::view::{
 use muster_link::control::{self, Received};
 use muster_link::message::{Call, SessionAnswer, SessionAsk};
 use muster_link::session::Stream;
+use muster_model::JobId;
 use muster_model::session::{Session, SessionCommand};
 use tokio::io::BufReader;
 
 use super::call::{PIECE, call, connect, upgradable};
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
-use super::failure::{Failure, Json, Params, Segment, Segments, optional};
+use super::failure::{Failure, Json, Params, Segments, TheJob, optional};
 use super::file::{find, pieces};
 use super::job::idempotency_key;
+use crate::accounts::Caller;
 use crate::state::Shared;
 
 /// List a task's sessions.
@@ -31,7 +33,7 @@ use crate::state::Shared;
     params(("job" = String, Path), SessionsQuery), responses((status = 200, body = SessionList), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<SessionsQuery>,
 ) -> Result<Json<SessionList>, Failure> {
     match ask(&shared, job, query.task, SessionAsk::List).await? {
@@ -46,7 +48,8 @@ pub(super) async fn list(
     responses((status = 200, body = Session), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<SessionsQuery>,
 ) -> Result<Json<Session>, Failure> {
     one(ask(&shared, job, query.task, SessionAsk::Show { name }).await?)
@@ -58,7 +61,8 @@ pub(super) async fn show(
     responses((status = 200, body = Session), Always, OnJob, Reads, Takes, Conflicts))]
 pub(super) async fn open(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<SessionsQuery>,
     body: Bytes,
 ) -> Result<Json<Session>, Failure> {
@@ -72,7 +76,8 @@ pub(super) async fn open(
     responses((status = 204, description = "It is gone."), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<SessionsQuery>,
 ) -> Result<StatusCode, Failure> {
     ask(&shared, job, query.task, SessionAsk::Remove { name }).await?;
@@ -86,7 +91,8 @@ pub(super) async fn remove(
     request_body = RunCommand, responses((status = 201, body = SessionCommand), Always, OnJob, Reads, Takes, Conflicts))]
 pub(super) async fn run(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<CommandQuery>,
     headers: HeaderMap,
     Json(request): Json<RunCommand>,
@@ -109,7 +115,8 @@ pub(super) async fn run(
     responses((status = 200, body = CommandList), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn commands(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<SessionsQuery>,
 ) -> Result<Json<CommandList>, Failure> {
     match ask(&shared, job, query.task, SessionAsk::Commands { name }).await? {
@@ -124,7 +131,8 @@ pub(super) async fn commands(
     responses((status = 200, body = SessionCommand), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn command(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name, number)): Segments<(String, String, u32)>,
+    TheJob(job): TheJob,
+    Segments((_, name, number)): Segments<(String, String, u32)>,
     Params(query): Params<CommandQuery>,
 ) -> Result<Json<SessionCommand>, Failure> {
     let wait_ms = u64::from(query.wait.unwrap_or(0)) * 1000;
@@ -139,7 +147,8 @@ pub(super) async fn command(
         (inline(super::describe::Bytes) = "application/octet-stream"))), Always, OnJob, Reads, Conflicts))]
 pub(super) async fn output(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name, number)): Segments<(String, String, u32)>,
+    TheJob(job): TheJob,
+    Segments((_, name, number)): Segments<(String, String, u32)>,
     Params(query): Params<OutputQuery>,
 ) -> Result<Response, Failure> {
     let asked = SessionAsk::Output { name, number, offset: query.offset, follow: query.follow };
@@ -157,7 +166,8 @@ pub(super) async fn output(
     responses((status = 204, description = "It was sent."), Always, OnJob, Reads, Takes, Conflicts))]
 pub(super) async fn signal(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<SessionsQuery>,
     body: Bytes,
 ) -> Result<StatusCode, Failure> {
@@ -176,14 +186,16 @@ pub(super) async fn signal(
         Always, OnJob, Reads, Conflicts))]
 pub(super) async fn attach(
     State(shared): State<Arc<Shared>>,
-    Segments((job, name)): Segments<(String, String)>,
+    TheJob(job): TheJob,
+    caller: Caller,
+    Segments((_, name)): Segments<(String, String)>,
     Params(query): Params<AttachQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
     let upgrade = upgradable(upgrade)?;
     let asked = SessionAsk::Attach { name, columns: query.columns, rows: query.rows };
     match ask(&shared, job, query.task, asked).await? {
-        (SessionAnswer::Attached, stream) => Ok(connect(shared, upgrade, stream, PIECE)),
+        (SessionAnswer::Attached, stream) => Ok(connect(shared, caller, upgrade, stream, PIECE)),
         other => Err(strange(&other.0)),
     }
 }
@@ -191,7 +203,7 @@ pub(super) async fn attach(
 /// Asks a task, and reads the line that it answers; what follows it is in the stream.
 async fn ask(
     shared: &Shared,
-    job: String,
+    job: JobId,
     task: Option<u32>,
     ask: SessionAsk,
 ) -> Result<(SessionAnswer, BufReader<Stream>), Problem> {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,10 +10,12 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt, stream};
 use muster_api::problem::Problem;
 use serde::Serialize;
 
+use crate::accounts::Caller;
 use crate::state::Visit;
 
 /// Often enough that proxies keep the connection, and that a client notices a dead server.
@@ -60,13 +63,16 @@ fn reply(events: impl Stream<Item = Event> + Send + 'static) -> Response {
         .into_response()
 }
 
-/// Keeps a visit counted until the last byte of its reply is sent.
-pub(crate) fn hold(body: Body, visit: Visit) -> Body {
-    Body::from_stream(Held { body: body.into_data_stream(), _visit: visit })
+/// Keeps a visit counted until the last byte of its reply is sent, or until whoever asked may not have it any more: then it is
+/// aborted, so that nobody takes a part for the whole.
+pub(crate) fn hold(body: Body, visit: Visit, caller: Option<Caller>) -> Body {
+    let ended = caller.map(|caller| async move { caller.ended().await }.boxed());
+    Body::from_stream(Held { body: body.into_data_stream(), ended, _visit: visit })
 }
 
 struct Held {
     body: axum::body::BodyDataStream,
+    ended: Option<BoxFuture<'static, ()>>,
     _visit: Visit,
 }
 
@@ -74,6 +80,11 @@ impl Stream for Held {
     type Item = Result<Bytes, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended.as_mut().is_some_and(|ended| ended.poll_unpin(cx).is_ready()) {
+            let ended =
+                std::io::Error::new(ErrorKind::PermissionDenied, "the caller may not have it any more");
+            return Poll::Ready(Some(Err(axum::Error::new(ended))));
+        }
         self.body.poll_next_unpin(cx)
     }
 }

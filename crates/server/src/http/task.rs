@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::JobSummary;
+use muster_model::JobId;
 
 use super::describe::{Always, OnJob};
-use super::failure::{Failure, Json, Segments};
-use super::job::{read, resolve, row};
+use super::failure::{Failure, Json, Segments, TheJob};
+use super::job::{read, row};
 use crate::core::{Input, Wish};
 use crate::state::Shared;
 use crate::view;
@@ -18,9 +19,10 @@ use crate::view;
     params(("job" = String, Path), ("rank" = u32, Path)), responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn suspend(
     State(shared): State<Arc<Shared>>,
-    Segments(task): Segments<(String, u32)>,
+    TheJob(job): TheJob,
+    Segments((_, rank)): Segments<(String, u32)>,
 ) -> Result<Json<JobSummary>, Failure> {
-    wished(&shared, task, Wish::Suspend).await
+    wished(&shared, (job, rank), Wish::Suspend).await
 }
 
 /// Start one machine of a group anew, where it was if it can be; refused where there is no room now.
@@ -28,9 +30,10 @@ pub(super) async fn suspend(
     params(("job" = String, Path), ("rank" = u32, Path)), responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn resume(
     State(shared): State<Arc<Shared>>,
-    Segments(task): Segments<(String, u32)>,
+    TheJob(job): TheJob,
+    Segments((_, rank)): Segments<(String, u32)>,
 ) -> Result<Json<JobSummary>, Failure> {
-    wished(&shared, task, Wish::Resume).await
+    wished(&shared, (job, rank), Wish::Resume).await
 }
 
 /// Give one machine of a group back for good. The others go on; its job is over with the last of them.
@@ -38,18 +41,18 @@ pub(super) async fn resume(
     params(("job" = String, Path), ("rank" = u32, Path)), responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn stop(
     State(shared): State<Arc<Shared>>,
-    Segments(task): Segments<(String, u32)>,
+    TheJob(job): TheJob,
+    Segments((_, rank)): Segments<(String, u32)>,
 ) -> Result<Json<JobSummary>, Failure> {
-    wished(&shared, task, Wish::Stop).await
+    wished(&shared, (job, rank), Wish::Stop).await
 }
 
 async fn wished(
     shared: &Arc<Shared>,
-    (job, rank): (String, u32),
+    (id, rank): (JobId, u32),
     wish: Wish,
 ) -> Result<Json<JobSummary>, Failure> {
     let id = read(shared, move |readers| {
-        let id = resolve(readers, &job)?;
         let nodes = row(readers, &id)?.spec.nodes;
         if rank < nodes {
             return Ok(id);

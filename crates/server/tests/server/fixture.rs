@@ -36,11 +36,39 @@ impl Server {
         Self::with(dir, engines, keep, Vec::new()).await
     }
 
+    /// One that people have accounts on, besides the socket also at a port.
+    pub async fn with_accounts(dir: TempDir) -> Self {
+        let change = |options: Options| Options {
+            accounts: Some(Duration::from_secs(3600)),
+            listen: Listen::Tcp("127.0.0.1:0".into()),
+            ..options
+        };
+        let node = local::Options {
+            dir: dir.path().join("node"),
+            exe: "/bin/false".into(),
+            arguments: Vec::new(),
+            binary: || None,
+        };
+        Self::run(dir, Engines::new(vec![Arc::new(Local::new(node))]), Keep::default(), Vec::new(), change)
+            .await
+    }
+
     pub async fn with(dir: TempDir, engines: Engines, keep: Keep, pools: Vec<PoolSpec>) -> Self {
-        let options = Options {
+        Self::run(dir, engines, keep, pools, |options| options).await
+    }
+
+    async fn run(
+        dir: TempDir,
+        engines: Engines,
+        keep: Keep,
+        pools: Vec<PoolSpec>,
+        change: impl FnOnce(Options) -> Options,
+    ) -> Self {
+        let options = change(Options {
             home: dir.path().into(),
             listen: Listen::Socket,
             token: None,
+            accounts: None,
             idle_exit: None,
             engines,
             build: "test".into(),
@@ -48,7 +76,7 @@ impl Server {
             owner: "me".into(),
             keep,
             pools,
-        };
+        });
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let on_ready = move |_: &Path| {
             // Whoever waits for it is below.

@@ -8,3 +8,4 @@ mod fixture;
 mod link;
 mod pools;
 mod speaking;
+mod walls;

@@ -1,10 +1,12 @@
 //! What happened, in order.
 
 use muster_model::{JobId, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Result, Row};
+use rusqlite::types::Value as SqlValue;
+use rusqlite::{Connection, OptionalExtension, Result, Row, params_from_iter};
 use serde_json::Value;
 
 use super::Readers;
+use super::sight::Sight;
 use crate::error::{self, doing};
 use crate::row::{Columns, count};
 
@@ -39,6 +41,18 @@ impl Readers {
         events(&reader, job, after_seq, limit).map_err(doing("read events"))
     }
 
+    /// Events after a number of all jobs that are in sight, in order, at most `limit` of them; and the number up to which there
+    /// are no others.
+    pub fn events_in(
+        &self,
+        sight: &Sight,
+        after_seq: u64,
+        limit: u32,
+    ) -> error::Result<(Vec<EventRow>, u64)> {
+        let reader = self.reader()?;
+        events_in(&reader, sight, after_seq, limit).map_err(doing("read events"))
+    }
+
     /// The largest number an event was ever given; 0 before the first.
     pub fn largest_event_seq(&self) -> error::Result<u64> {
         let reader = self.reader()?;
@@ -62,6 +76,30 @@ fn events(connection: &Connection, job: Option<&JobId>, after_seq: u64, limit: u
             connection.prepare_cached(EVENTS)?.query_map((count(after_seq), limit), read_event)?.collect()
         }
     }
+}
+
+fn events_in(
+    connection: &Connection,
+    sight: &Sight,
+    after_seq: u64,
+    limit: u32,
+) -> Result<(Vec<EventRow>, u64)> {
+    let transaction = connection.unchecked_transaction()?;
+    let mut parameters = vec![SqlValue::from(count(after_seq)), SqlValue::from(limit)];
+    let seen = sight.condition("+workspace", &mut parameters).map_or_else(String::new, |seen| {
+        format!("AND EXISTS (SELECT 1 FROM job WHERE job.id = event.job AND {seen})")
+    });
+    let sql = format!(
+        "SELECT seq, job, attempt, at, kind, body FROM event WHERE seq > ?1 {seen} ORDER BY seq LIMIT ?2"
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let rows: Vec<EventRow> =
+        statement.query_map(params_from_iter(parameters), read_event)?.collect::<Result<_>>()?;
+    let read_up_to = match rows.last() {
+        Some(last) if rows.len() >= limit as usize => last.seq,
+        _ => largest(&transaction, "event")?.max(after_seq),
+    };
+    Ok((rows, read_up_to))
 }
 
 fn largest(connection: &Connection, table: &str) -> Result<u64> {

@@ -88,6 +88,12 @@ impl Readers {
         load_unfinished(&reader).map_err(doing("load the jobs that are not over"))
     }
 
+    /// Whose a job is, and of which workspace.
+    pub fn belongs(&self, id: &JobId) -> error::Result<Option<(String, String)>> {
+        let reader = self.reader()?;
+        belongs(&reader, id).map_err(doing("read whose a job is"))
+    }
+
     /// A job, if there is one of this id.
     pub fn job(&self, id: &JobId) -> error::Result<Option<JobRow>> {
         let reader = self.reader()?;
@@ -105,6 +111,11 @@ impl Readers {
         let reader = self.reader()?;
         gang(&reader, GANG, job, attempt).map_err(doing("read a job's tasks"))
     }
+}
+
+fn belongs(connection: &Connection, id: &JobId) -> Result<Option<(String, String)>> {
+    let mut statement = connection.prepare_cached("SELECT owner, workspace FROM job WHERE id = ?1")?;
+    statement.query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
 fn load_unfinished(connection: &Connection) -> Result<Vec<JobRow>> {

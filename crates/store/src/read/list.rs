@@ -12,6 +12,7 @@ use rusqlite::{Connection, Result, Row, params_from_iter};
 
 use super::Readers;
 use super::job::words;
+use super::sight::Sight;
 use crate::error::{self, doing};
 use crate::row::{Columns, count};
 
@@ -30,6 +31,8 @@ pub struct JobFilter {
     pub owner: Option<String>,
     /// Only jobs that count for this workspace.
     pub workspace: Option<String>,
+    /// Only jobs that whoever asks may see.
+    pub sight: Sight,
     /// Only jobs before this one: the last of the page before.
     pub before_seq: Option<u64>,
 }
@@ -88,6 +91,8 @@ const SUMMARY: &str = "
         job.hold, job.attempt, job.eligible_at, job.exit_code, job.target, spec.nodes, spec.gpus, spec.command,
         job.submitted_at, job.started_at, job.ended_at
     FROM job CROSS JOIN spec ON spec.id = job.spec";
+/// As many parts as a list is made of, well within what SQLite takes.
+const MOST_PARTS: usize = 100;
 const COUNTS: &str = "SELECT state, count(*) FROM job GROUP BY state";
 
 impl Readers {
@@ -126,6 +131,10 @@ pub(super) fn query(filter: &JobFilter, limit: u32) -> (String, Vec<Value>) {
         parameters.push(Value::from(kind.to_string()));
         conditions.push(format!("job.kind = ?{}", parameters.len()));
     }
+    // Looked at job by job, but where they are listed workspace by workspace.
+    let first_workspace = parameters.len() + 1;
+    conditions.extend(filter.sight.condition("+job.workspace", &mut parameters));
+    let workspaces = first_workspace..parameters.len() + 1;
     for (label, wanted) in &filter.labels {
         // As a path of JSON: the name of a label has neither quotes nor backslashes.
         parameters.push(Value::from(format!("$.labels.\"{label}\"")));
@@ -140,21 +149,26 @@ pub(super) fn query(filter: &JobFilter, limit: u32) -> (String, Vec<Value>) {
             conditions.push(format!("+job.state IN ({})", words(filter.states.iter())));
         }
         let conditions = conditions.join(" AND ");
+        if (1..=MOST_PARTS).contains(&workspaces.len()) && filter.name.is_none() {
+            let each = workspaces.map(|number| format!("job.workspace = ?{number}"));
+            return (of_parts(each, &conditions), parameters);
+        }
         return (format!("{SUMMARY} WHERE {conditions} ORDER BY job.seq DESC LIMIT ?1"), parameters);
     }
-    (by_state(&filter.states, &conditions.join(" AND ")), parameters)
+    let each = filter.states.iter().map(|state| format!("job.state = '{state}'"));
+    (of_parts(each, &conditions.join(" AND ")), parameters)
 }
 
-/// The newest of each state, then the newest of those: no more than a page of each state is ever read, however many
-/// jobs are over.
-fn by_state(states: &[State], conditions: &str) -> String {
-    let newest = |state: &State| {
+/// The newest of each part, then the newest of those: no more than a page of each is ever read, however many jobs are over or
+/// are somebody else's.
+fn of_parts(parts: impl Iterator<Item = String>, conditions: &str) -> String {
+    let newest = |part: String| {
         format!(
-            "SELECT seq FROM (SELECT seq FROM job WHERE job.state = '{state}' AND {conditions} \
+            "SELECT seq FROM (SELECT seq FROM job WHERE {part} AND {conditions} \
              ORDER BY job.seq DESC LIMIT ?1)"
         )
     };
-    let union = states.iter().map(newest).collect::<Vec<_>>().join(" UNION ALL ");
+    let union = parts.map(newest).collect::<Vec<_>>().join(" UNION ALL ");
     format!("{SUMMARY} WHERE job.seq IN ({union}) ORDER BY job.seq DESC LIMIT ?1")
 }
 

@@ -1,10 +1,12 @@
 //! From what a person types to the job they mean.
 
 use muster_model::{JobId, State};
-use rusqlite::{Connection, OptionalExtension, Result, Row};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Result, Row, params_from_iter};
 
 use super::Readers;
 use super::job::words;
+use super::sight::Sight;
 use crate::error::{self, doing};
 use crate::row::Columns;
 
@@ -22,55 +24,68 @@ pub enum Resolution {
 /// As many candidates help a person choose; more are noise.
 const MOST_CANDIDATES: usize = 10;
 
-const LAST: &str = "SELECT id FROM job ORDER BY seq DESC LIMIT 1";
-const NEWEST_OF_NAME: &str = "SELECT id FROM job WHERE name = ?1 ORDER BY seq DESC LIMIT 1";
-/// Ids are letters and digits, which `~` comes after.
-const BY_PREFIX: &str = "SELECT id, name FROM job WHERE id >= ?1 AND id < ?1 || '~' ORDER BY id LIMIT ?2";
-
 impl Readers {
     /// The job meant by `last`, an id, a beginning of an id that starts with `job_`, a name (the newest job of that
     /// name that is not over, else the newest), or a beginning of an id without `job_`, tried in this order: a name
-    /// someone chose is meant before the letters an id happens to begin with.
-    pub fn resolve(&self, selector: &str) -> error::Result<Resolution> {
+    /// someone chose is meant before the letters an id happens to begin with. What is out of sight is not there.
+    pub fn resolve(&self, selector: &str, sight: &Sight) -> error::Result<Resolution> {
         let reader = self.reader()?;
-        resolve(&reader, selector).map_err(doing("find a job"))
+        resolve(&reader, selector, sight).map_err(doing("find a job"))
     }
 }
 
-fn resolve(connection: &Connection, selector: &str) -> Result<Resolution> {
+fn resolve(connection: &Connection, selector: &str, sight: &Sight) -> Result<Resolution> {
     if selector == "last" {
-        let id = connection.prepare_cached(LAST)?.query_row([], read_id).optional()?;
+        let id = newest(connection, None, "", sight)?;
         return Ok(id.map_or(Resolution::None, Resolution::One));
     }
     if selector.starts_with(JobId::PREFIX) {
-        return by_prefix(connection, selector);
+        return by_prefix(connection, selector, sight);
     }
-    match by_name(connection, selector)? {
+    match by_name(connection, selector, sight)? {
         Some(id) => Ok(Resolution::One(id)),
-        None => by_prefix(connection, &format!("{}{selector}", JobId::PREFIX)),
+        None => by_prefix(connection, &format!("{}{selector}", JobId::PREFIX), sight),
     }
 }
 
-fn by_name(connection: &Connection, name: &str) -> Result<Option<JobId>> {
+fn by_name(connection: &Connection, name: &str, sight: &Sight) -> Result<Option<JobId>> {
     let unfinished = words(State::ALL.iter().filter(|state| !state.is_terminal()));
-    let sql =
-        format!("SELECT id FROM job WHERE name = ?1 AND +state IN ({unfinished}) ORDER BY seq DESC LIMIT 1");
     let transaction = connection.unchecked_transaction()?;
-    let id = transaction.prepare_cached(&sql)?.query_row([name], read_id).optional()?;
-    match id {
+    match newest(&transaction, Some(name), &format!("+state IN ({unfinished})"), sight)? {
         Some(id) => Ok(Some(id)),
-        None => transaction.prepare_cached(NEWEST_OF_NAME)?.query_row([name], read_id).optional(),
+        None => newest(&transaction, Some(name), "", sight),
     }
 }
 
-fn by_prefix(connection: &Connection, prefix: &str) -> Result<Resolution> {
+/// The newest job of a name, or of all, that fits.
+fn newest(connection: &Connection, name: Option<&str>, fits: &str, sight: &Sight) -> Result<Option<JobId>> {
+    let mut parameters: Vec<Value> = name.map(|name| Value::from(name.to_owned())).into_iter().collect();
+    let named = name.map(|_| "name = ?1".to_owned());
+    let fits = Some(fits.to_owned()).filter(|fits| !fits.is_empty());
+    // The index of a workspace begins with it; the one of a name is better, where one is given.
+    let column = if name.is_some() { "+workspace" } else { "workspace" };
+    let seen = sight.condition(column, &mut parameters);
+    let conditions: Vec<String> = [named, fits, seen].into_iter().flatten().collect();
+    let filter =
+        if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+    let sql = format!("SELECT id FROM job {filter} ORDER BY seq DESC LIMIT 1");
+    connection.prepare_cached(&sql)?.query_row(params_from_iter(parameters), read_id).optional()
+}
+
+fn by_prefix(connection: &Connection, prefix: &str, sight: &Sight) -> Result<Resolution> {
     let rest = prefix.strip_prefix(JobId::PREFIX).unwrap_or_default();
     // `job_` alone names nothing, and other letters are in no id.
     if rest.is_empty() || !rest.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return Ok(Resolution::None);
     }
-    let mut statement = connection.prepare_cached(BY_PREFIX)?;
-    let rows = statement.query_map((prefix, MOST_CANDIDATES as i64), |row| {
+    let mut parameters = vec![Value::from(prefix.to_owned()), Value::from(MOST_CANDIDATES as i64)];
+    let seen =
+        sight.condition("+workspace", &mut parameters).map_or_else(String::new, |seen| format!("AND {seen}"));
+    // Ids are letters and digits, which `~` comes after.
+    let sql =
+        format!("SELECT id, name FROM job WHERE id >= ?1 AND id < ?1 || '~' {seen} ORDER BY id LIMIT ?2");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map(params_from_iter(parameters), |row| {
         let columns = &mut Columns::new(row);
         Ok((columns.parsed()?, columns.plain()?))
     })?;

@@ -7,10 +7,12 @@ use std::thread;
 use muster_model::spec::Kind;
 use muster_model::{Event, JobId, State};
 use rusqlite::params_from_iter;
+use serde_json::json;
 
 use super::list::{JobFilter, query};
 use super::resolve::Resolution;
-use crate::change::{Change, NewJob};
+use super::sight::Sight;
+use crate::change::{Change, NewEvent, NewJob};
 use crate::error::Class;
 use crate::fixture::{Fixture, admit, at, change, event, finished, new_job};
 
@@ -138,6 +140,58 @@ fn plan(store: &Fixture, sql: &str, parameters: Vec<rusqlite::types::Value>) -> 
 }
 
 #[test]
+fn what_is_out_of_sight_is_not_there() {
+    let mut store = Fixture::new();
+    let in_workspace =
+        |number, name: &str, workspace: &str| NewJob { workspace: workspace.into(), ..named(number, name) };
+    let jobs =
+        [(1, "train", "nlp"), (2, "train", "cv"), (3, "eval", "ops"), (4, "eval", "nlp"), (5, "tune", "cv")];
+    let ids: Vec<JobId> =
+        jobs.map(|(number, name, of)| store.add(in_workspace(number, name, of)).job.id).to_vec();
+    let of = |names: &[&str]| Sight::Workspaces(names.iter().map(|name| (*name).to_owned()).collect());
+    let listed = |sight: &Sight, states: &[State]| {
+        let filter = JobFilter { sight: sight.clone(), states: states.to_vec(), ..JobFilter::default() };
+        let rows = store.readers.jobs(&filter, 3).unwrap();
+        rows.iter().map(|row| ids.iter().position(|id| *id == row.id).unwrap() + 1).collect::<Vec<_>>()
+    };
+    for (names, seen) in [
+        (&["nlp"][..], &[4, 1][..]),
+        (&["cv", "nlp"], &[5, 4, 2]),
+        (&["ops"], &[3]),
+        (&[], &[]),
+        (&["none"], &[]),
+    ] {
+        assert_eq!(listed(&of(names), &[]), seen, "{names:?}");
+        assert_eq!(listed(&of(names), &[State::Queued, State::Failed]), seen, "{names:?}");
+    }
+    let many: Vec<String> = (0..300).map(|number| format!("w{number}")).chain(["ops".to_owned()]).collect();
+    assert_eq!(listed(&Sight::Workspaces(many.into_iter().collect()), &[]), [3]);
+
+    let resolve = |selector: &str, names: &[&str]| store.readers.resolve(selector, &of(names)).unwrap();
+    assert_eq!(resolve("last", &["nlp"]), Resolution::One(ids[3].clone()));
+    assert_eq!(resolve("last", &["none"]), Resolution::None);
+    assert_eq!(resolve("train", &["nlp"]), Resolution::One(ids[0].clone()));
+    assert_eq!(resolve("tune", &["nlp"]), Resolution::None);
+    for selector in [ids[1].as_str(), "2"] {
+        assert_eq!(resolve(selector, &["nlp"]), Resolution::None);
+        assert_eq!(resolve(selector, &["cv"]), Resolution::One(ids[1].clone()));
+    }
+
+    let event = |job: &JobId| {
+        let (job, kind) = (Some(job.clone()), "submitted".into());
+        Change::Event(NewEvent { job, attempt: None, at: at(1), kind, body: json!({}) })
+    };
+    store.writer.commit(&ids.iter().map(event).collect::<Vec<_>>()).unwrap();
+    let events = |names: &[&str], after, limit| {
+        let (rows, read_up_to) = store.readers.events_in(&of(names), after, limit).unwrap();
+        (rows.into_iter().filter_map(|row| row.job).collect::<Vec<_>>(), read_up_to)
+    };
+    assert_eq!(events(&["cv"], 0, 10), (vec![ids[1].clone(), ids[4].clone()], 5));
+    assert_eq!(events(&["cv"], 0, 1), (vec![ids[1].clone()], 2));
+    assert_eq!(events(&["none"], 0, 10), (vec![], 5));
+}
+
+#[test]
 fn lists_of_many_jobs_use_an_index() {
     let mut store = Fixture::new();
     crowd(&mut store, 10_000);
@@ -158,6 +212,11 @@ fn lists_of_many_jobs_use_an_index() {
             JobFilter { name: Some("x".into()), states: vec![State::Running], ..all.clone() },
             "USING INDEX job_name (name=? AND seq<?)",
             false,
+        ),
+        (
+            JobFilter { sight: Sight::Workspaces(["a", "b"].map(String::from).into()), ..all.clone() },
+            "USING COVERING INDEX job_workspace (workspace=? AND seq<?)",
+            true,
         ),
         (
             JobFilter { states: vec![State::Running, State::Failed], ..all },
@@ -194,7 +253,7 @@ fn only_unfinished_jobs_are_loaded_in_order_and_share_their_spec() {
 #[test]
 fn a_selector_finds_the_job_a_person_means() {
     let mut store = Fixture::new();
-    let resolve = |store: &Fixture, selector: &str| store.readers.resolve(selector).unwrap();
+    let resolve = |store: &Fixture, selector: &str| store.readers.resolve(selector, &Sight::All).unwrap();
     for nothing in ["last", "train", "job_0"] {
         assert_eq!(resolve(&store, nothing), Resolution::None);
     }

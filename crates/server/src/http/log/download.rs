@@ -12,7 +12,7 @@ use muster_api::view::{DownloadQuery, LogsQuery};
 
 use super::follower::{Follower, Turn};
 use super::source::Piece;
-use super::{Always, Failure, Form, OnJob, Params, Reads, Segment, open};
+use super::{Always, Failure, Form, OnJob, Params, Reads, TheJob, open};
 use crate::http::describe::Bytes as PlainBytes;
 use crate::state::Shared;
 
@@ -23,7 +23,7 @@ use crate::state::Shared;
     responses((status = 200, body = PlainBytes, content_type = "text/plain"), Always, Reads, OnJob))]
 pub(in crate::http) async fn download(
     State(shared): State<Arc<Shared>>,
-    Segment(job): Segment,
+    TheJob(job): TheJob,
     Params(query): Params<DownloadQuery>,
 ) -> Result<Response, Failure> {
     let task = query.task;

@@ -238,6 +238,7 @@ fn options(home: &Path) -> Options {
         home: home.into(),
         listen: Listen::Socket,
         token: None,
+        accounts: None,
         idle_exit: None,
         engines: crate::Engines::new(vec![Arc::new(Local::new(local))]),
         build: "build".into(),

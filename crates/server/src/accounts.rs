@@ -1,0 +1,296 @@
+//! Who people are, and what they may do.
+//!
+//! All of it is in memory, because every request asks; the database has the same, and is written first. Whoever may do less than
+//! before is cut off where they are: what is under way for them ends, and comes back, if it may, with what they may do now.
+
+mod directory;
+mod limiter;
+mod password;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use muster_api::problem::{Code, Problem};
+use muster_model::Timestamp;
+use muster_model::account::{Membership, Role, Scope, User, UserState, Workspace};
+use muster_store::{AccountChange, Accounts as Stored, Change, NewAudit};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::directory::{DEFAULT, Directory, Rights, no_workspace};
+use self::limiter::Limiter;
+use crate::auth;
+use crate::core::{Handle, Input};
+
+/// What begins the secret of every token, so that people and scanners know one when they see it.
+pub(crate) const PREFIX: &str = "mst_";
+
+/// Who the first admin is, and where their password lies until they change it.
+pub(crate) const FIRST: &str = "admin";
+pub(crate) const FIRST_PASSWORD: &str = "admin-password";
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// Jobs that they make are theirs by this name.
+    pub name: String,
+    /// The token that they came with.
+    pub token: Option<String>,
+    pub rights: Rights,
+    pub address: Option<IpAddr>,
+    expires_at: Option<Timestamp>,
+    until: CancellationToken,
+}
+
+impl Caller {
+    /// The server's own user, who may do everything.
+    pub fn operator(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            token: None,
+            rights: Rights::all(),
+            address: None,
+            expires_at: None,
+            until: CancellationToken::new(),
+        }
+    }
+
+    /// Ends when they may do less than they could when they came.
+    pub async fn ended(&self) {
+        let expired = async {
+            let Some(at) = self.expires_at else { return std::future::pending().await };
+            let left = at.duration_since(crate::core::now());
+            tokio::time::sleep(left.try_into().unwrap_or_default()).await;
+        };
+        tokio::select! {
+            () = expired => {}
+            () = self.until.cancelled() => {}
+        }
+    }
+
+    /// An entry of the audit log.
+    pub fn audit(&self, operation: &str, target: impl Into<String>, outcome: &str) -> NewAudit {
+        NewAudit {
+            at: crate::core::now(),
+            user: Some(self.name.clone()),
+            token: self.token.clone(),
+            address: self.address.map(|address| address.to_string()),
+            operation: operation.to_owned(),
+            target: target.into(),
+            outcome: outcome.to_owned(),
+            detail: None,
+        }
+    }
+}
+
+/// Everybody.
+pub(crate) struct Accounts {
+    known: RwLock<Known>,
+    /// Changes are decided one after the other, each on what the one before it left.
+    changing: tokio::sync::Mutex<()>,
+    limiter: Limiter,
+    passwords: password::Passwords,
+}
+
+#[derive(Default)]
+struct Known {
+    directory: Directory,
+    /// Until when those who came with a token may go on, by its id.
+    until: HashMap<String, CancellationToken>,
+}
+
+impl Accounts {
+    pub fn new(stored: Stored) -> Self {
+        Self {
+            known: RwLock::new(Known { directory: Directory::new(stored), until: HashMap::new() }),
+            changing: tokio::sync::Mutex::default(),
+            limiter: Limiter::default(),
+            passwords: password::Passwords::default(),
+        }
+    }
+
+    /// The first admin of a server that has nobody, with a password that is in a file of the data directory.
+    pub async fn bootstrap(self: &Arc<Self>, core: &Handle, home: &Path) -> io::Result<()> {
+        if !self.look(Directory::is_empty) {
+            return Ok(());
+        }
+        let secret = crate::random::secret();
+        let password = secret[..24].to_owned();
+        let path = home.join(FIRST_PASSWORD);
+        // First the file: an account that nobody can get into would be worse than a file that opens nothing.
+        auth::write_secret(&path, &password)?;
+        let hash =
+            tokio::task::spawn_blocking(move || password::hash(&password)).await.map_err(io::Error::other)?;
+        let hash = hash.map_err(io::Error::other)?;
+        let (created_at, entry) =
+            (crate::core::now(), Caller::operator("server").audit("bootstrap", FIRST, "done"));
+        let decide = move |_: &Directory| {
+            let user = User {
+                name: FIRST.into(),
+                state: UserState::Active,
+                is_admin: true,
+                password: Some(hash),
+                account: None,
+                created_at,
+            };
+            let workspace =
+                Workspace { name: DEFAULT.into(), priority: None, max_run_time: None, created_at };
+            let membership = Membership {
+                workspace: DEFAULT.into(),
+                user: FIRST.into(),
+                role: Some(Role::Lead),
+                since: created_at,
+            };
+            let changes = vec![
+                AccountChange::User(user),
+                AccountChange::Workspace(workspace),
+                AccountChange::Membership(membership),
+            ];
+            Ok((changes, ()))
+        };
+        self.change(core, entry, decide).await.map_err(io::Error::other)?;
+        tracing::info!(user = FIRST, password = %path.display(), "the first admin's password is in this file");
+        Ok(())
+    }
+
+    /// Looks something up.
+    pub fn look<T>(&self, up: impl FnOnce(&Directory) -> T) -> T {
+        up(&self.known.read().unwrap_or_else(PoisonError::into_inner).directory)
+    }
+
+    /// Who shows this secret, if anybody whom it still lets in.
+    pub fn known_by(&self, secret: &str, address: Option<IpAddr>) -> Option<Caller> {
+        let digest = digest(secret);
+        let find = |known: &Known| {
+            let (token, rights) = known.directory.admit(&digest, crate::core::now())?;
+            Some((token.clone(), rights))
+        };
+        let made = |token: &muster_model::account::Token, rights, until: &CancellationToken| Caller {
+            name: token.user.clone(),
+            token: Some(token.id.clone()),
+            rights,
+            address,
+            expires_at: token.expires_at,
+            until: until.clone(),
+        };
+        {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let (token, rights) = find(&known)?;
+            if let Some(until) = known.until.get(&token.id) {
+                return Some(made(&token, rights, until));
+            }
+        }
+        // The first time since it changed; it is asked again, because it may just have.
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let (token, rights) = find(&known)?;
+        let until = known.until.entry(token.id.clone()).or_default();
+        Some(made(&token, rights, until))
+    }
+
+    /// Who has this password. A wrong one costs whoever tries, not the server: there is a bound on how often, by name and
+    /// address, and in all.
+    pub async fn sign_in(
+        &self,
+        name: &str,
+        password: &str,
+        address: Option<IpAddr>,
+    ) -> Result<User, Problem> {
+        let turn = self.limiter.take(name, address, Instant::now()).map_err(too_often)?;
+        let user = self.look(|directory| directory.user(name).cloned());
+        let hash = user.as_ref().and_then(|user| user.password.clone());
+        let is_right = self.passwords.check(password, hash).await?;
+        match user {
+            Some(user) if is_right && user.state == UserState::Active => {
+                self.limiter.succeeded(turn);
+                Ok(user)
+            }
+            // Who knows the password may know this, too.
+            Some(user) if is_right => {
+                let (what, hint) = match user.state {
+                    UserState::Pending => {
+                        ("waits for somebody to approve it", "a lead of the workspace, or an admin, can")
+                    }
+                    UserState::Disabled | UserState::Active => {
+                        ("is disabled", "an admin can enable it again")
+                    }
+                };
+                Err(Problem::new(Code::Forbidden, format!("the account `{}` {what}", user.name)).hint(hint))
+            }
+            _ => Err(Problem::new(Code::Unauthorized, "the name or the password is wrong")
+                .hint("`muster login --user NAME` asks again; an admin can set a new password")),
+        }
+    }
+
+    /// Whether somebody who is known already has this password, too.
+    pub async fn confirm(&self, name: &str, password: &str, address: Option<IpAddr>) -> Result<(), Problem> {
+        self.sign_in(name, password, address).await.map(drop)
+    }
+
+    /// The same bounds for those who would have others hash for them.
+    pub async fn hash(
+        &self,
+        password: String,
+        name: &str,
+        address: Option<IpAddr>,
+    ) -> Result<String, Problem> {
+        self.limiter.take(name, address, Instant::now()).map_err(too_often)?;
+        self.passwords.hash(password).await
+    }
+
+    /// Decides, writes, and only then has it be so.
+    pub async fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        core: &Handle,
+        entry: NewAudit,
+        decide: impl FnOnce(&Directory) -> Result<(Vec<AccountChange>, T), Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (accounts, core) = (Arc::clone(self), core.clone());
+        // To its end, also if whoever asked has gone: what is written must be what is known.
+        let changing = tokio::spawn(async move {
+            let _turn = accounts.changing.lock().await;
+            let (changes, made) = accounts.look(decide)?;
+            let rows = changes.iter().cloned().map(Change::Account).chain([Change::Audit(entry)]).collect();
+            core.ask(|reply| Input::Write(rows, reply)).await?;
+            accounts.take(&changes);
+            Ok(made)
+        });
+        changing.await.unwrap_or_else(|_| Err(Problem::new(Code::Internal, "the change failed")))
+    }
+
+    fn take(&self, changes: &[AccountChange]) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let Known { directory, until } = &mut *known;
+        for change in changes {
+            for token in directory.apply(change) {
+                if let Some(until) = until.remove(&token) {
+                    until.cancel();
+                }
+            }
+        }
+    }
+}
+
+/// What is kept of a secret. It is random, so a quick digest is as good as a slow one.
+pub(crate) fn digest(secret: &str) -> [u8; 32] {
+    *blake3::hash(secret.as_bytes()).as_bytes()
+}
+
+/// A secret that nobody has, and what is kept of it.
+pub(crate) fn secret() -> (String, [u8; 32]) {
+    let secret = format!("{PREFIX}{}", crate::random::secret());
+    let digest = digest(&secret);
+    (secret, digest)
+}
+
+/// What a login is good for: everything that the person may do.
+pub(crate) const SESSION: Scope = Scope::Admin;
+
+fn too_often(wait: std::time::Duration) -> Problem {
+    let seconds = wait.as_secs() + 1;
+    Problem::new(Code::TooManyRequests, "there were too many failed logins")
+        .hint(format!("try again in {seconds} s"))
+        .retry_after(seconds)
+}

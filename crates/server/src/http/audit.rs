@@ -1,0 +1,62 @@
+//! What was done, and what was not allowed.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use muster_api::account::{AuditEntry, AuditPage, AuditQuery};
+use muster_api::problem::Problem;
+use muster_model::spec::{FieldCode, FieldError};
+use muster_store::{AuditFilter, AuditRow};
+
+use super::account::accounts;
+use super::describe::{Always, Conflicts, Reads};
+use super::failure::{Failure, Json, Params};
+use super::job::read;
+use crate::core::internal;
+use crate::state::Shared;
+
+/// Entries on a page when the caller does not say.
+const DEFAULT_PAGE: u32 = 100;
+
+/// Read the audit log, newest first.
+#[utoipa::path(get, path = "/api/v1/audit", tag = "people", operation_id = "list_audit", params(AuditQuery),
+    responses((status = 200, body = AuditPage), Always, Reads, Conflicts))]
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(query): Params<AuditQuery>,
+) -> Result<Json<AuditPage>, Failure> {
+    accounts(&shared)?;
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    let mut errors = Vec::new();
+    if !(1..=1000).contains(&limit) {
+        errors.push(FieldError::new("limit", FieldCode::OutOfRange, "must be a whole number from 1 to 1000"));
+    }
+    let before = query.cursor.as_ref().map(|cursor| cursor.parse::<u64>());
+    if matches!(before, Some(Err(_))) {
+        let message = "is not one this server gave; start without it";
+        errors.push(FieldError::new("cursor", FieldCode::InvalidValue, message));
+    }
+    super::account::refuse(errors)?;
+    // What the database counts with ends earlier than what the text can say.
+    let before = before.and_then(Result::ok).map(|seq| seq.min(i64::MAX as u64));
+    let filter = AuditFilter { user: query.user, operation: query.operation, before };
+    let rows =
+        read(&shared, move |readers| readers.audit(&filter, limit + 1).map_err(|error| internal(&error)));
+    let rows: Vec<AuditRow> = rows.await.map_err(|problem: Problem| problem)?;
+    let more = rows.len() > limit as usize;
+    let next_cursor = rows.get(limit as usize - 1).filter(|_| more).map(|row| row.seq.to_string());
+    Ok(Json(AuditPage { items: rows.into_iter().take(limit as usize).map(view).collect(), next_cursor }))
+}
+
+fn view(AuditRow { seq, entry }: AuditRow) -> AuditEntry {
+    AuditEntry {
+        seq,
+        at: entry.at,
+        user: entry.user,
+        token: entry.token,
+        address: entry.address,
+        operation: entry.operation,
+        target: entry.target,
+        outcome: entry.outcome,
+    }
+}

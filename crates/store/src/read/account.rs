@@ -1,0 +1,151 @@
+//! People, workspaces, tokens, and the log of what was done.
+
+use std::time::Duration;
+
+use muster_model::account::{Membership, Token, User, Workspace};
+use rusqlite::{Connection, Result, Row, params};
+
+use super::Readers;
+use crate::change::NewAudit;
+use crate::error::{self, doing};
+use crate::row::{Columns, count};
+
+const USERS: &str = "SELECT name, state, admin, password, account, created_at FROM user ORDER BY name";
+const WORKSPACES: &str = "SELECT name, priority, max_run_time, created_at FROM workspace ORDER BY name";
+const MEMBERSHIPS: &str = "SELECT workspace, user, role, since FROM membership ORDER BY workspace, user";
+const TOKENS: &str = "SELECT id, user, name, digest, scope, workspace, created_at, expires_at FROM token ORDER BY created_at, id";
+const AUDIT: &str = "
+    SELECT seq, at, user, token, address, operation, target, outcome, detail FROM audit
+    WHERE seq < ?1 AND (?2 IS NULL OR user = ?2) AND (?3 IS NULL OR operation = ?3) ORDER BY seq DESC LIMIT ?4";
+
+/// Everybody, and everything they are known by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Accounts {
+    /// People, by name.
+    pub users: Vec<User>,
+    /// Workspaces, by name.
+    pub workspaces: Vec<Workspace>,
+    /// Who is what where.
+    pub memberships: Vec<Membership>,
+    /// Tokens, the oldest first.
+    pub tokens: Vec<Token>,
+}
+
+/// Which entries of the audit log to read; an empty one is all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AuditFilter {
+    /// Only what this person did.
+    pub user: Option<String>,
+    /// Only this operation.
+    pub operation: Option<String>,
+    /// Only before this one: the last of the page before.
+    pub before: Option<u64>,
+}
+
+/// An entry of the audit log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditRow {
+    /// Its number; the cursor for the next page.
+    pub seq: u64,
+    /// What it says.
+    pub entry: NewAudit,
+}
+
+impl Readers {
+    /// Everybody, and everything they are known by.
+    pub fn accounts(&self) -> error::Result<Accounts> {
+        let reader = self.reader()?;
+        accounts(&reader).map_err(doing("read the accounts"))
+    }
+
+    /// What was done, newest first, at most `limit` of it.
+    pub fn audit(&self, filter: &AuditFilter, limit: u32) -> error::Result<Vec<AuditRow>> {
+        let reader = self.reader()?;
+        audit(&reader, filter, limit).map_err(doing("read the audit log"))
+    }
+}
+
+fn accounts(connection: &Connection) -> Result<Accounts> {
+    // One moment of all four.
+    let transaction = connection.unchecked_transaction()?;
+    let read = &*transaction;
+    Ok(Accounts {
+        users: read.prepare_cached(USERS)?.query_map([], read_user)?.collect::<Result<_>>()?,
+        workspaces: read.prepare_cached(WORKSPACES)?.query_map([], read_workspace)?.collect::<Result<_>>()?,
+        memberships: read
+            .prepare_cached(MEMBERSHIPS)?
+            .query_map([], read_membership)?
+            .collect::<Result<_>>()?,
+        tokens: read.prepare_cached(TOKENS)?.query_map([], read_token)?.collect::<Result<_>>()?,
+    })
+}
+
+fn read_user(row: &Row) -> Result<User> {
+    let columns = &mut Columns::new(row);
+    Ok(User {
+        name: columns.plain()?,
+        state: columns.word()?,
+        is_admin: columns.plain()?,
+        password: columns.plain()?,
+        account: columns.plain()?,
+        created_at: columns.time()?,
+    })
+}
+
+fn read_workspace(row: &Row) -> Result<Workspace> {
+    let columns = &mut Columns::new(row);
+    Ok(Workspace {
+        name: columns.plain()?,
+        priority: columns.plain()?,
+        max_run_time: columns
+            .plain::<Option<i64>>()?
+            .map(|ms| Duration::from_millis(ms.max(0).cast_unsigned())),
+        created_at: columns.time()?,
+    })
+}
+
+fn read_membership(row: &Row) -> Result<Membership> {
+    let columns = &mut Columns::new(row);
+    Ok(Membership {
+        workspace: columns.plain()?,
+        user: columns.plain()?,
+        role: columns.optional_word()?,
+        since: columns.time()?,
+    })
+}
+
+fn read_token(row: &Row) -> Result<Token> {
+    let columns = &mut Columns::new(row);
+    Ok(Token {
+        id: columns.plain()?,
+        user: columns.plain()?,
+        name: columns.plain()?,
+        digest: columns.plain()?,
+        scope: columns.word()?,
+        workspace: columns.plain()?,
+        created_at: columns.time()?,
+        expires_at: columns.optional_time()?,
+    })
+}
+
+fn audit(connection: &Connection, filter: &AuditFilter, limit: u32) -> Result<Vec<AuditRow>> {
+    let before = filter.before.map_or(i64::MAX, count);
+    let mut statement = connection.prepare_cached(AUDIT)?;
+    statement.query_map(params![before, filter.user, filter.operation, limit], read_audit)?.collect()
+}
+
+fn read_audit(row: &Row) -> Result<AuditRow> {
+    let columns = &mut Columns::new(row);
+    let seq = columns.count()?;
+    let entry = NewAudit {
+        at: columns.time()?,
+        user: columns.plain()?,
+        token: columns.plain()?,
+        address: columns.plain()?,
+        operation: columns.plain()?,
+        target: columns.plain()?,
+        outcome: columns.plain()?,
+        detail: columns.optional_json()?,
+    };
+    Ok(AuditRow { seq, entry })
+}

@@ -1,0 +1,180 @@
+//! People, workspaces, tokens, and the log of what was done.
+
+use muster_model::account::{Membership, Token, User, Workspace};
+use rusqlite::{Result, Transaction, params};
+
+use crate::change::{AccountChange, NewAudit};
+use crate::row::{count, optional_json, time, word};
+
+const PUT_USER: &str = "
+    INSERT INTO user (name, state, admin, password, account, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+    ON CONFLICT (name) DO UPDATE SET state = ?2, admin = ?3, password = ?4, account = ?5";
+const REMOVE_USER: &str = "DELETE FROM user WHERE name = ?1";
+const PUT_WORKSPACE: &str = "
+    INSERT INTO workspace (name, priority, max_run_time, created_at) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (name) DO UPDATE SET priority = ?2, max_run_time = ?3";
+const REMOVE_WORKSPACE: &str = "DELETE FROM workspace WHERE name = ?1";
+const PUT_MEMBERSHIP: &str = "
+    INSERT INTO membership (workspace, user, role, since) VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (workspace, user) DO UPDATE SET role = ?3, since = ?4";
+const REMOVE_MEMBERSHIP: &str = "DELETE FROM membership WHERE workspace = ?1 AND user = ?2";
+const PUT_TOKEN: &str = "
+    INSERT INTO token (id, user, name, digest, scope, workspace, created_at, expires_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+    ON CONFLICT (id) DO UPDATE SET name = ?3, digest = ?4, expires_at = ?8";
+const REMOVE_TOKEN: &str = "DELETE FROM token WHERE id = ?1";
+const AUDIT: &str = "
+    INSERT INTO audit (at, user, token, address, operation, target, outcome, detail)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+pub(super) fn write(transaction: &Transaction, change: &AccountChange) -> Result<()> {
+    match change {
+        AccountChange::User(user) => put_user(transaction, user),
+        AccountChange::RemoveUser(name) => execute(transaction, REMOVE_USER, params![name]),
+        AccountChange::Workspace(workspace) => put_workspace(transaction, workspace),
+        AccountChange::RemoveWorkspace(name) => execute(transaction, REMOVE_WORKSPACE, params![name]),
+        AccountChange::Membership(membership) => put_membership(transaction, membership),
+        AccountChange::RemoveMembership { workspace, user } => {
+            execute(transaction, REMOVE_MEMBERSHIP, params![workspace, user])
+        }
+        AccountChange::Token(token) => put_token(transaction, token),
+        AccountChange::RemoveToken(id) => execute(transaction, REMOVE_TOKEN, params![id]),
+    }
+}
+
+/// Writes down that something was done. There is no way to change or remove it.
+pub(super) fn audit(transaction: &Transaction, row: &NewAudit) -> Result<()> {
+    let detail = optional_json(row.detail.as_ref())?;
+    let NewAudit { at, user, token, address, operation, target, outcome, .. } = row;
+    execute(transaction, AUDIT, params![time(*at), user, token, address, operation, target, outcome, detail])
+}
+
+fn put_user(transaction: &Transaction, user: &User) -> Result<()> {
+    let state = word(&user.state)?;
+    let at = time(user.created_at);
+    execute(transaction, PUT_USER, params![user.name, state, user.is_admin, user.password, user.account, at])
+}
+
+fn put_workspace(transaction: &Transaction, workspace: &Workspace) -> Result<()> {
+    let millis = |span: std::time::Duration| count(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    let longest = workspace.max_run_time.map(millis);
+    let at = time(workspace.created_at);
+    execute(transaction, PUT_WORKSPACE, params![workspace.name, workspace.priority, longest, at])
+}
+
+fn put_membership(transaction: &Transaction, membership: &Membership) -> Result<()> {
+    let Membership { workspace, user, role, since } = membership;
+    let role = role.map(|role| role.as_str());
+    execute(transaction, PUT_MEMBERSHIP, params![workspace, user, role, time(*since)])
+}
+
+fn put_token(transaction: &Transaction, token: &Token) -> Result<()> {
+    let (made, ends) = (time(token.created_at), token.expires_at.map(time));
+    let Token { id, user, name, digest, scope, workspace, .. } = token;
+    let scope = scope.as_str();
+    execute(transaction, PUT_TOKEN, params![id, user, name, digest, scope, workspace, made, ends])
+}
+
+fn execute(transaction: &Transaction, sql: &str, values: impl rusqlite::Params) -> Result<()> {
+    transaction.prepare_cached(sql)?.execute(values).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_model::account::{Role, Scope, UserState};
+    use serde_json::json;
+
+    use super::*;
+    use crate::change::Change;
+    use crate::fixture::{Fixture, at};
+    use crate::read::account::AuditFilter;
+
+    fn user(name: &str) -> User {
+        User {
+            name: name.into(),
+            state: UserState::Active,
+            is_admin: name == "root",
+            password: Some("$argon2id$…".into()),
+            account: Some(format!("u-{name}")),
+            created_at: at(1),
+        }
+    }
+
+    fn all() -> Vec<AccountChange> {
+        let workspace = Workspace {
+            name: "nlp".into(),
+            priority: Some(700),
+            max_run_time: Some(Duration::from_secs(3600)),
+            created_at: at(2),
+        };
+        let membership =
+            |name: &str, role| Membership { workspace: "nlp".into(), user: name.into(), role, since: at(3) };
+        let token = Token {
+            id: "tok_1".into(),
+            user: "ada".into(),
+            name: Some("laptop".into()),
+            digest: [7; 32],
+            scope: Scope::Write,
+            workspace: Some("nlp".into()),
+            created_at: at(4),
+            expires_at: Some(at(99)),
+        };
+        vec![
+            AccountChange::User(user("ada")),
+            AccountChange::User(user("root")),
+            AccountChange::Workspace(workspace),
+            AccountChange::Membership(membership("ada", Some(Role::Lead))),
+            AccountChange::Membership(membership("root", None)),
+            AccountChange::Token(token),
+        ]
+    }
+
+    #[test]
+    fn accounts_come_back_as_they_were_put() {
+        let mut store = Fixture::new();
+        let changes: Vec<Change> = all().into_iter().map(Change::Account).collect();
+        store.writer.commit(&changes).unwrap();
+        let store = &mut store.reopen();
+        let read = store.readers.accounts().unwrap();
+        let users: Vec<_> = read.users.into_iter().map(AccountChange::User).collect();
+        let workspaces: Vec<_> = read.workspaces.into_iter().map(AccountChange::Workspace).collect();
+        let members: Vec<_> = read.memberships.into_iter().map(AccountChange::Membership).collect();
+        let tokens: Vec<_> = read.tokens.into_iter().map(AccountChange::Token).collect();
+        assert_eq!([users, workspaces, members, tokens].concat(), all());
+
+        store.writer.commit(&[Change::Account(AccountChange::RemoveUser("ada".into()))]).unwrap();
+        let read = store.readers.accounts().unwrap();
+        assert_eq!((read.users.len(), read.memberships.len(), read.tokens.len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn what_was_done_is_never_changed() {
+        let mut store = Fixture::new();
+        let row = |user: &str, target: &str| NewAudit {
+            at: at(1),
+            user: Some(user.into()),
+            token: None,
+            address: Some("127.0.0.1".into()),
+            operation: "stop_job".into(),
+            target: target.into(),
+            outcome: "done".into(),
+            detail: Some(json!({ "grace": 1 })),
+        };
+        let rows = [row("ada", "a"), row("bob", "b"), row("ada", "c")];
+        store.writer.commit(&rows.map(Change::Audit)).unwrap();
+        for sql in ["UPDATE audit SET user = 'eve'", "DELETE FROM audit"] {
+            let path = store.dir.path().join(crate::store::Store::FILE);
+            let error = rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap_err();
+            assert!(error.to_string().contains("append-only"), "{error}");
+        }
+        let filter = AuditFilter { user: Some("ada".into()), ..AuditFilter::default() };
+        let read = store.readers.audit(&filter, 10).unwrap();
+        let targets: Vec<&str> = read.iter().map(|row| row.entry.target.as_str()).collect();
+        assert_eq!(targets, ["c", "a"], "newest first");
+        let before = AuditFilter { before: Some(read[0].seq), ..filter };
+        assert_eq!(store.readers.audit(&before, 10).unwrap().len(), 1);
+        assert_eq!(read[0].entry, row("ada", "c"));
+    }
+}
