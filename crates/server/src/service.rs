@@ -31,6 +31,7 @@ use crate::metrics::{Commits, Metrics};
 use crate::retention::{self, Keep};
 use crate::starts::Starts;
 use crate::state::{Activity, Shared};
+use crate::tls::{Certificate, Listener};
 
 /// Where its user's programs come in, in the data directory.
 const SOCKET: &str = "server.sock";
@@ -59,6 +60,8 @@ pub struct Options {
     pub home: PathBuf,
     /// Where else to listen than the socket.
     pub listen: Listen,
+    /// What it shows on TCP, where it speaks TLS there.
+    pub certificate: Option<Arc<Certificate>>,
     /// The token that people show on TCP; one of its own, which it makes and keeps, if none.
     pub token: Option<String>,
     /// End after so long with no unfinished job and no client.
@@ -121,8 +124,8 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         let gate = listen_on(&home, GATE)?;
         components.spawn(serve_unix(gate, Door::Public, server.shared.clone(), stop.clone()));
     }
-    if let Some(address) = server.tcp {
-        components.spawn(serve_tcp(address, server.shared.clone(), stop.clone()));
+    if let Some(listener) = server.tcp {
+        components.spawn(serve_tcp(listener, server.shared.clone(), stop.clone()));
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
@@ -154,7 +157,7 @@ struct Server {
     core: std::thread::JoinHandle<()>,
     words: mpsc::UnboundedReceiver<Word>,
     delegated: mpsc::UnboundedReceiver<crate::delegate::Word>,
-    tcp: Option<TcpListener>,
+    tcp: Option<Listener>,
     idle_exit: Option<Duration>,
 }
 
@@ -195,11 +198,21 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
             let listener =
                 TcpListener::bind(&address).await.map_err(io_error(format!("listen on {address}")))?;
             if let Ok(address) = listener.local_addr() {
-                tracing::info!(%address, "listening");
+                match &options.certificate {
+                    None => tracing::info!(%address, "listening"),
+                    Some(shown) => {
+                        tracing::info!(%address, fingerprint = %shown.fingerprint(), "listening, with TLS");
+                    }
+                }
                 fs::write(home.join("server.address"), address.to_string())
                     .map_err(io_error("write server.address"))?;
             }
-            Some(listener)
+            Some(match &options.certificate {
+                None => Listener::plain(listener),
+                Some(certificate) => Listener::tls(listener, certificate.clone())
+                    .map_err(io::Error::other)
+                    .map_err(io_error("speak TLS"))?,
+            })
         }
     };
     let shared = Arc::new(Shared {
@@ -215,6 +228,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth,
+        certificate: options.certificate,
         news: news_receiver,
         activity: Activity::new(),
         stop,
@@ -314,10 +328,9 @@ async fn serve_unix(listener: UnixListener, door: Door, shared: Arc<Shared>, sto
     }
 }
 
-async fn serve_tcp(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
+async fn serve_tcp(listener: Listener, shared: Arc<Shared>, stop: CancellationToken) {
     let app = router(&shared, Door::Public);
     drop(shared);
-    let listener = axum::serve::ListenerExt::tap_io(listener, |stream| drop(stream.set_nodelay(true)));
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "the port is no longer served");

@@ -237,6 +237,7 @@ fn options(home: &Path) -> Options {
         pools: Vec::new(),
         home: home.into(),
         listen: Listen::Socket,
+        certificate: None,
         token: None,
         idle_exit: None,
         engines: crate::Engines::new(vec![Arc::new(Local::new(local))]),
