@@ -59,7 +59,7 @@ impl Callers {
                 let listener = listen(at(*address, channel))?;
                 Door::Port { listener, token_file: token_file.to_owned(), coming: JoinSet::new() }
             }
-            Server::Unix(_) | Server::Tcp(_) | Server::Posted(_) => return Ok(None),
+            Server::Unix(_) | Server::Tcp(_) | Server::Tls { .. } | Server::Posted(_) => return Ok(None),
         };
         Ok(Some(Callers { door, channel, next: None }))
     }

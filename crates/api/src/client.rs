@@ -1,4 +1,4 @@
-//! The Rust client of a muster server, over a Unix socket or TCP.
+//! The Rust client of a muster server, over a Unix socket, TCP or TLS.
 //!
 //! One connection is kept for requests; each stream has one of its own. Nothing here retries beyond what is certain
 //! to be safe (a request that was never sent), and nothing here starts a server: that is the business of the caller.
@@ -12,6 +12,8 @@ pub use hyper::Method;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
+use muster_link::tls::Connector;
+pub use muster_link::tls::{Error as TlsError, Fingerprint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -31,6 +33,7 @@ mod tests;
 
 pub use call::Line;
 use connection::Connection;
+use endpoint::Address;
 pub use endpoint::{Endpoint, ParseError as EndpointError};
 pub use error::{Error, Protocol};
 use pieces::Pieces;
@@ -50,6 +53,8 @@ const EXCERPT: usize = 200;
 /// A client of one server.
 pub struct Client {
     endpoint: Endpoint,
+    /// How TLS is spoken, where it is.
+    connector: Option<Connector>,
     /// Connections nobody uses now: rarely more than one.
     idle: Mutex<Vec<Connection>>,
 }
@@ -64,8 +69,11 @@ enum Body<'a> {
 impl Client {
     /// Connects, so that a server that is not there is known at once.
     pub async fn connect(endpoint: Endpoint) -> Result<Self, Error> {
-        let connection = Connection::open(&endpoint).await?;
-        Ok(Self { endpoint, idle: Mutex::new(vec![connection]) })
+        let is_tls = matches!(endpoint.address, Address::Tcp { is_tls: true, .. });
+        let connector = is_tls.then(|| Connector::new(endpoint.pinned)).transpose();
+        let connector = connector.map_err(|error| connection::refused(&endpoint, error))?;
+        let connection = Connection::open(&endpoint, connector.as_ref()).await?;
+        Ok(Self { endpoint, connector, idle: Mutex::new(vec![connection]) })
     }
 
     /// Where its server is.
@@ -188,7 +196,7 @@ impl Client {
                 },
             }
         }
-        let mut connection = Connection::open(&self.endpoint).await?;
+        let mut connection = Connection::open(&self.endpoint, self.connector.as_ref()).await?;
         match connection.send(request).await {
             Ok(response) => Ok((response, connection)),
             Err(refused) => Err(Error::Lost { source: Some(refused.error) }),

@@ -762,6 +762,9 @@ pub struct ServerView {
     pub started_at: Timestamp,
     /// Its data directory.
     pub home: String,
+    /// That of the certificate it shows, where it speaks TLS: `sha256:` and 64 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
     /// Jobs that are not over.
     pub unfinished_jobs: u64,
     /// Its nodes.

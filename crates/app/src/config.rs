@@ -1,7 +1,7 @@
 //! `config.toml` in the data directory: what an operator may set.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -69,6 +69,11 @@ pub struct Server {
     idle_exit: Option<String>,
     /// How long a login lasts, where people have accounts: `30d`.
     login: Option<String>,
+    /// Whether TLS is spoken where `--listen` says.
+    tls: Option<bool>,
+    /// The certificate to show, and its key.
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
 }
 
 /// `[local]`
@@ -110,6 +115,12 @@ impl Config {
         let config: Self = toml::from_str(text)?;
         config.server.idle_exit()?;
         config.server.login()?;
+        for (name, path) in [("tls_cert", &config.server.tls_cert), ("tls_key", &config.server.tls_key)] {
+            ensure!(
+                path.as_ref().is_none_or(|path| path.is_absolute()),
+                "server.{name}: must be the whole path of a file, from / on"
+            );
+        }
         config.local.devices()?;
         config.local.memory_bytes()?;
         config.local.tree_kill()?;
@@ -142,6 +153,21 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 impl Server {
+    /// Whether TLS is spoken on TCP.
+    pub fn is_tls(&self) -> bool {
+        self.tls.unwrap_or(self.tls_cert.is_some())
+    }
+
+    /// The files with the certificate and its key, where they are named. One is set after the other, so that a file which has
+    /// one of them alone is wrong only where it is used.
+    pub fn certificate(&self) -> anyhow::Result<Option<(PathBuf, PathBuf)>> {
+        ensure!(
+            self.tls_cert.is_some() == self.tls_key.is_some(),
+            "server.tls_cert, server.tls_key: a certificate is nothing without its key; set both or none"
+        );
+        Ok(self.tls_cert.clone().zip(self.tls_key.clone()))
+    }
+
     /// After how long with nothing to do the server ends.
     pub fn idle_exit(&self) -> anyhow::Result<Option<Duration>> {
         match self.idle_exit.as_deref() {
@@ -215,9 +241,13 @@ mod tests {
             "[server]\nidle_exit = \"never\"\n[local]\ndevices = [\"H100:8\"]\ncpus = 1.5\nslots = 3\n";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.server.idle_exit().unwrap(), None);
+        assert!(!config.server.is_tls());
+        let halves = Config::parse("[server]\ntls_key = \"/k.pem\"").unwrap();
+        assert!(halves.server.certificate().unwrap_err().to_string().contains("set both or none"));
         assert_eq!((config.local.cpu_millis(), config.local.slots), (Some(1500), Some(3)));
         for (text, word) in [
             ("[server]\nidle_exit = \"soon\"", "server.idle_exit"),
+            ("[server]\ntls_cert = \"c.pem\"", "server.tls_cert"),
             ("[local]\ndevices = [\"a b\"]", "local.devices"),
             ("[local]\nmemory = \"lots\"", "local.memory"),
             ("[local]\ntree_kill = \"axe\"", "local.tree_kill"),

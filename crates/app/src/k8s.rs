@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use muster_engine_kube::{Cluster, Pull, Settings, Source};
+use muster_link::tls::Fingerprint;
 use muster_model::quantity::parse_duration;
 use muster_model::spec::Kubernetes;
 use serde::Deserialize;
@@ -25,6 +26,8 @@ pub struct K8s {
     namespace: Option<String>,
     /// Where pods reach the server.
     address: Option<String>,
+    /// What it is known by there.
+    fingerprint: Option<String>,
     agent_image: Option<String>,
     agent_image_pull: Option<String>,
     image: Option<String>,
@@ -69,6 +72,8 @@ pub struct Here {
     pub socket: PathBuf,
     /// The muster binary.
     pub exe: PathBuf,
+    /// The certificate that it has made for itself and shows on TCP.
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl K8s {
@@ -79,7 +84,11 @@ impl K8s {
 
     /// What the engine works with.
     pub fn settings(&self, here: Here) -> anyhow::Result<Settings> {
-        let (cluster, contexts) = self.clusters()?;
+        let (mut cluster, mut contexts) = self.clusters()?;
+        for one in contexts.values_mut().chain([&mut cluster]) {
+            let is_tls = one.address.as_ref().is_some_and(|address| address.starts_with("https://"));
+            one.fingerprint = one.fingerprint.or(here.fingerprint).filter(|_| is_tls);
+        }
         let kubeconfig = self.kubeconfig.as_deref().map(expanded);
         Ok(Settings { dir: here.dir, socket: here.socket, exe: here.exe, kubeconfig, cluster, contexts })
     }
@@ -120,6 +129,14 @@ impl K8s {
             context: or(&self.context, &common.context),
             namespace: or(&self.namespace, &common.namespace),
             address: or(&self.address, &common.address),
+            fingerprint: self
+                .fingerprint
+                .as_deref()
+                .map(str::parse)
+                .transpose()
+                .with_context(|| format!("{prefix}fingerprint"))?
+                // Another address is another certificate's.
+                .or(common.fingerprint.filter(|_| self.address.is_none())),
             agent_image: or(&self.agent_image, &common.agent_image),
             agent_image_pull: pull
                 .with_context(|| format!("{prefix}agent_image_pull"))?
@@ -237,7 +254,12 @@ mod tests {
 
     fn read(text: &str) -> anyhow::Result<Settings> {
         let section: K8s = toml::from_str(text)?;
-        section.settings(Here { dir: "/h/k8s".into(), socket: "/h/gate.sock".into(), exe: "/m".into() })
+        section.settings(Here {
+            dir: "/h/k8s".into(),
+            socket: "/h/gate.sock".into(),
+            exe: "/m".into(),
+            fingerprint: Some(Fingerprint::of(b"own")),
+        })
     }
 
     #[test]
@@ -280,10 +302,25 @@ mod tests {
     }
 
     #[test]
+    fn pods_take_the_servers_own_certificate_where_no_other_is_named() {
+        let pinned = Fingerprint::of(b"pinned");
+        let text = format!(
+            "address = 'https://a'\n[contexts.plain]\naddress = 'http://a'\n\
+             [contexts.ingress]\naddress = 'https://b'\nfingerprint = '{pinned}'\n"
+        );
+        let settings = read(&text).unwrap();
+        assert_eq!(settings.cluster.fingerprint, Some(Fingerprint::of(b"own")));
+        assert_eq!(settings.contexts["plain"].fingerprint, None);
+        assert_eq!(settings.contexts["ingress"].fingerprint, Some(pinned));
+        assert_eq!(read("").unwrap().cluster.fingerprint, None);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_place() {
         for (text, word) in [
             ("namespace = 'A B'", "k8s.namespace"),
             ("address = 'muster:7717'", "k8s.address"),
+            ("fingerprint = 'sha256:1'", "k8s.fingerprint"),
             ("agent_image_pull = 'sometimes'", "k8s.agent_image_pull"),
             ("fence = 'soon'", "k8s.fence"),
             ("patience = 'long'", "k8s.patience"),

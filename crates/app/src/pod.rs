@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use muster_agent::device::Lent;
 use muster_agent::{Fence, Network, Options, Overlays, Tenure};
 use muster_engine::pod::{HOLD, PORT, Seats};
@@ -155,12 +155,18 @@ fn server(seats: &Seats) -> anyhow::Result<Server> {
     let Some(address) = &seats.address else {
         return Ok(Server::Called(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT)));
     };
-    let rest = address.strip_prefix("http://").with_context(|| {
-        format!("k8s.address: `{address}` does not begin with http://, which is what agents speak")
-    })?;
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     let host = rest.split('/').next().unwrap_or_default();
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(Server::Tcp(if has_port { host.to_owned() } else { format!("{host}:80") }))
+    let at = |usual: u16| if has_port { host.to_owned() } else { format!("{host}:{usual}") };
+    match scheme {
+        "http" => Ok(Server::Tcp(at(80))),
+        "https" => {
+            let pinned = seats.fingerprint.as_deref().map(str::parse).transpose()?;
+            Ok(Server::Tls { address: at(443), pinned })
+        }
+        _ => bail!("k8s.address: `{address}` does not begin with http:// or https://, which agents speak"),
+    }
 }
 
 fn fence(seats: &Seats, variables: &BTreeMap<String, String>) -> Option<Fence> {
@@ -224,7 +230,17 @@ mod tests {
         );
         assert_eq!(at(Some("http://10.0.0.1/")).unwrap(), Server::Tcp("10.0.0.1:80".into()));
         assert_eq!(at(None).unwrap(), Server::Called("127.0.0.1:7719".parse().unwrap()));
-        assert!(at(Some("https://x")).is_err());
+        let pin = format!("sha256:{}", "0f".repeat(32));
+        let pinned = Seats {
+            address: Some("https://[fd00::1]:7717".into()),
+            fingerprint: Some(pin.clone()),
+            ..seats()
+        };
+        let expected = Server::Tls { address: "[fd00::1]:7717".into(), pinned: pin.parse().ok() };
+        assert_eq!(server(&pinned).unwrap(), expected);
+        assert_eq!(at(Some("https://lab")).unwrap(), Server::Tls { address: "lab:443".into(), pinned: None });
+        assert!(at(Some("ftp://x")).is_err());
+        assert!(server(&Seats { fingerprint: Some("x".into()), ..pinned }).is_err());
     }
 
     #[test]

@@ -13,8 +13,9 @@ use muster_engine::slurm::Slurm;
 use muster_engine::ssh::{self, Ssh};
 use muster_engine::{AgentBinary, Engine};
 use muster_engine_kube::Kubernetes;
+use muster_link::tls::Fingerprint;
 use muster_link::unix;
-use muster_server::{Engines, Listen, Options};
+use muster_server::{Certificate, Engines, Listen, Options};
 
 use crate::config::Config;
 use crate::k8s;
@@ -44,13 +45,17 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let home = std::path::absolute(&options.home).context("the data directory")?;
     let idle_exit =
         if options.daemon && options.listen.is_none() { config.server.idle_exit()? } else { None };
+    let certificate = certificate(&home, &options, &config)?;
+    // One of the server's own never changes, so that agents can be told to take no other.
+    let pinned = certificate.as_ref().filter(|(_, is_own)| *is_own).map(|(shown, _)| shown.fingerprint());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         token: options.token_file.as_deref().map(given_token).transpose()?.flatten(),
         accounts: options.auth.then(|| config.server.login()).transpose()?,
+        certificate: certificate.map(|(shown, _)| shown),
         idle_exit,
-        engines: engines(&home, &config)?,
+        engines: engines(&home, &config, pinned)?,
         build: build::of_current_exe()?,
         version: crate::version(),
         owner: owner(),
@@ -61,6 +66,31 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     runtime.block_on(muster_server::run(options, |_| announce()))?;
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(())
+}
+
+/// What is shown where TLS is spoken, and whether the server has made it: as the flags say, and as the configuration does where
+/// they say nothing.
+fn certificate(
+    home: &Path,
+    options: &ServerOptions,
+    config: &Config,
+) -> anyhow::Result<Option<(Arc<Certificate>, bool)>> {
+    let Some(listen) = options.listen.as_deref() else { return Ok(None) };
+    if !(options.tls || config.server.is_tls()) {
+        return Ok(None);
+    }
+    let files = match options.certificate.clone() {
+        None => config.server.certificate()?,
+        files => files,
+    };
+    if let Some((certificate, key)) = files {
+        return Ok(Some((Certificate::of_files(certificate, key).context("TLS")?, false)));
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let address = listen.rsplit_once(':').map_or(listen, |(address, _)| address);
+    let address = address.trim_start_matches('[').trim_end_matches(']');
+    let names = [&host, address, "localhost", "127.0.0.1", "::1"];
+    Ok(Some((Certificate::own(home, &names).context("TLS")?, true)))
 }
 
 /// The token that an operator chose. A Secret that nobody made is mounted as nothing: the server then has a token of its own.
@@ -76,7 +106,7 @@ fn given_token(path: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// Every engine there is; a new one is one more line.
-fn engines(home: &Path, config: &Config) -> anyhow::Result<Engines> {
+fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>) -> anyhow::Result<Engines> {
     let local: Arc<dyn Engine> = Arc::new(Local::new(local::Options {
         dir: crate::agent::dir(home),
         exe: "/proc/self/exe".into(),
@@ -94,8 +124,12 @@ fn engines(home: &Path, config: &Config) -> anyhow::Result<Engines> {
         engines.push(local);
     }
     if config.k8s.is_some() || k8s::is_any() {
-        let here =
-            k8s::Here { dir: home.join("k8s"), socket: gate_socket(home)?, exe: "/proc/self/exe".into() };
+        let here = k8s::Here {
+            dir: home.join("k8s"),
+            socket: gate_socket(home)?,
+            exe: "/proc/self/exe".into(),
+            fingerprint: pinned,
+        };
         let section = config.k8s.clone().unwrap_or_default();
         engines.push(Arc::new(Kubernetes::new(section.settings(here)?)));
     }

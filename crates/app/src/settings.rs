@@ -17,6 +17,24 @@ pub const SETTINGS: &[Setting] = &[
         example: "12h",
     },
     Setting {
+        key: "server.tls",
+        default: "if it has a certificate",
+        meaning: "whether TLS is spoken on the address of `muster server run --listen`",
+        example: "true",
+    },
+    Setting {
+        key: "server.tls_cert",
+        default: "one that it makes",
+        meaning: "the file with the server's certificate; it goes with server.tls_key",
+        example: "/etc/muster/cert.pem",
+    },
+    Setting {
+        key: "server.tls_key",
+        default: "one that it makes",
+        meaning: "the file with the certificate's private key; it goes with server.tls_cert",
+        example: "/etc/muster/key.pem",
+    },
+    Setting {
         key: "local.enabled",
         default: "true",
         meaning: "whether jobs may run on the server's own machine",
@@ -205,6 +223,12 @@ pub const SETTINGS: &[Setting] = &[
         default: "carried by the API server",
         meaning: "where pods reach this server",
         example: "http://muster.muster.svc:7717",
+    },
+    Setting {
+        key: "k8s.fingerprint",
+        default: "the server's own, if it made it",
+        meaning: "the certificate that pods are to find at k8s.address",
+        example: "sha256:4f3c2a1b00112233445566778899aabbccddeeff00112233445566778899aabb",
     },
     Setting {
         key: "k8s.agent_image",

@@ -6,6 +6,7 @@ pub(crate) mod attach;
 pub(crate) mod clone;
 pub(crate) mod completion;
 pub(crate) mod config;
+pub(crate) mod context;
 pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod events;

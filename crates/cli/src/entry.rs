@@ -9,12 +9,13 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    attach, clone, completion, config, cp, doctor, events, exec, exit_codes, explain, files, gc, get, init,
-    logs, machine, nodes, pool, port_forward, ps, resume, rm, run, server, session, show, ssh, ssh_config,
-    ssh_proxy, stop, submit, suspend, version, wait, why,
+    attach, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files, gc,
+    get, init, logs, machine, nodes, pool, port_forward, ps, resume, rm, run, server, session, show, ssh,
+    ssh_config, ssh_proxy, stop, submit, suspend, version, wait, why,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::face;
+use crate::place::{self, Choice};
 use crate::terminal::{self, When};
 
 /// What this crate leaves to the binary it is a part of.
@@ -74,6 +75,10 @@ pub struct ServerOptions {
     pub token_file: Option<PathBuf>,
     /// Several people share it: each has an account.
     pub auth: bool,
+    /// Speak TLS on that address.
+    pub tls: bool,
+    /// The files with the certificate and its key; the server makes one of its own where there are none.
+    pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
 /// Run training code as distributed jobs, on whatever accelerators there are
@@ -90,7 +95,7 @@ Examples:
   muster logs -f last
 
 A job is named by its id, the beginning of it, its name, or `last`. Every command takes --json, \
-and --color auto, always or never.
+--color auto, always or never, and which server it is for: --context NAME, or --server URL with --fingerprint.
 
 Exit codes:
   0    done; of `run`, `clone`, `attach`, `wait`: the job's own; of `exec`, `ssh`: the command's
@@ -101,16 +106,20 @@ Exit codes:
 `muster help exit-codes` has them all.
 
 Environment:
-  MUSTER_HOME    where the private server keeps its data
-  MUSTER_SERVER  another server instead: http://HOST:PORT or unix:/PATH
-  MUSTER_TOKEN   the token it knows you by
-  NO_COLOR       no colours"
+  MUSTER_HOME         where the private server keeps its data
+  MUSTER_CONTEXT      the server to talk to, by its name in `muster context ls`
+  MUSTER_SERVER       another server instead: https://HOST:PORT, http://HOST:PORT or unix:/PATH
+  MUSTER_FINGERPRINT  the certificate that it must show
+  MUSTER_TOKEN        the token it knows you by
+  NO_COLOR            no colours"
 )]
 struct Cli {
     /// When there are colours: auto, always, never
     // Told once, in the root's help, rather than in that of every command.
     #[arg(long, global = true, hide = true, value_name = "WHEN", value_enum, default_value_t)]
     color: When,
+    #[command(flatten)]
+    choice: Choice,
     #[command(subcommand)]
     command: Command,
 }
@@ -146,6 +155,7 @@ enum Command {
     Explain(explain::Args),
     Gc(gc::Args),
     Server(server::Args),
+    Context(context::Args),
     Config(config::Args),
     #[command(name = "ssh-config")]
     SshConfig(ssh_config::Args),
@@ -170,6 +180,8 @@ enum Command {
 struct Quick {
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     color: When,
+    #[command(flatten)]
+    choice: Choice,
     #[command(subcommand)]
     command: QuickCommand,
 }
@@ -202,6 +214,7 @@ pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
         }
     };
     terminal::set_colours(cli.color);
+    place::choose(cli.choice);
     dispatch(cli.command, hooks).unwrap_or_else(|error| {
         error.report(format);
         error.exit_code()
@@ -239,6 +252,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Explain(args) => explain::run(&args),
         Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),
+        Command::Context(args) => context::run(&args),
         Command::Config(args) => config::run(&args, hooks),
         Command::Doctor(args) => block_on(doctor::run(&args, hooks)),
         Command::Completion(args) => completion::run(&args, &Cli::command()),
@@ -299,8 +313,8 @@ fn read_run(words: &[OsString]) -> Option<(Cli, Format)> {
     }
     let matches = Quick::command().try_get_matches_from(words).ok()?;
     let format = if wants_json(&matches) { Format::Json } else { Format::Text };
-    let Quick { color, command: QuickCommand::Run(args) } = Quick::from_arg_matches(&matches).ok()?;
-    Some((Cli { color, command: Command::Run(args) }, format))
+    let Quick { color, choice, command: QuickCommand::Run(args) } = Quick::from_arg_matches(&matches).ok()?;
+    Some((Cli { color, choice, command: Command::Run(args) }, format))
 }
 
 /// Whether the command that is named was given its `--json`.
@@ -398,6 +412,7 @@ mod tests {
         explain: Explain an error code, or list all of them
         gc: Remove what need not be kept: old logs and outputs, code that no job has
         server: Start, stop or look at the private server
+        context: Name servers, and choose the one that commands talk to
         config: Show or change the settings, and where each comes from
         ssh-config: Make plain ssh, scp, rsync and editors reach tasks
         doctor: Check this machine, the configuration, the server, its engines and nodes
@@ -420,6 +435,7 @@ mod tests {
             "muster run -- true",
             "muster run --color never --json -N 2 train.py --json",
             "muster run -d --env A=1 --env B=2 -- sh -c x",
+            "muster run --context lab --fingerprint sha256:1 -- true",
             "muster run --color=always --name a --gpus 2 'python x.py && y'",
         ];
         for line in lines {

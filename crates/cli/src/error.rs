@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use muster_api::Problem;
-use muster_api::client::{self, EndpointError};
+use muster_api::client::{self, EndpointError, TlsError};
 use muster_api::model::catalogue::Entry;
 use muster_api::model::spec::FieldError;
 use serde_json::json;
@@ -152,9 +152,19 @@ impl Error {
         self
     }
 
+    /// An address, a fingerprint or a token that cannot be used, and who has said it.
+    pub fn endpoint(by: &str, error: EndpointError) -> Self {
+        let code = match error {
+            EndpointError::Token => Code::TokenInvalid,
+            EndpointError::Fingerprint(_) | EndpointError::NothingToPin { .. } => Code::FingerprintInvalid,
+            EndpointError::Form { .. } => Code::ServerAddressInvalid,
+        };
+        Self::new(code, format!("{by}: {error}"))
+    }
+
     #[must_use]
-    pub fn detail(mut self, line: String) -> Self {
-        self.details.push(line);
+    pub fn detail(mut self, line: impl Into<String>) -> Self {
+        self.details.push(line.into());
         self
     }
 
@@ -239,6 +249,14 @@ impl From<client::Error> for Error {
                 Code::ServerUnreachable,
                 format!("cannot reach the server at {endpoint}: {}", system_message(source)),
             ),
+            client::Error::Tls { ref source, .. } => {
+                let code = match source {
+                    TlsError::Unknown { .. } => Code::CertificateUnknown,
+                    TlsError::Changed { .. } => Code::CertificateChanged,
+                    _ => Code::TlsFailed,
+                };
+                Self::new(code, chain(&error))
+            }
             client::Error::Protocol(_) => Self::new(Code::ServerForeign, chain(&error)),
             client::Error::Lost { .. } => Self::new(Code::ConnectionLost, chain(&error)),
             client::Error::Silent { .. } => Self::new(Code::ServerSilent, chain(&error)),
@@ -263,16 +281,6 @@ impl From<Problem> for Error {
             error.details.push(format!("request {id} in the server's log"));
         }
         error
-    }
-}
-
-impl From<EndpointError> for Error {
-    fn from(error: EndpointError) -> Self {
-        if error == EndpointError::Token {
-            Self::new(Code::TokenInvalid, format!("MUSTER_TOKEN: {error}"))
-        } else {
-            Self::new(Code::ServerAddressInvalid, format!("MUSTER_SERVER: {error}"))
-        }
     }
 }
 

@@ -3,14 +3,14 @@
 //! A request that found no server, or lost it, is repeated with growing pauses for a bounded time, and a private
 //! server is started again for it. So only what may be repeated goes through [`Session::call`].
 
-use std::env;
 use std::time::Duration;
 
-use muster_api::client::{self, Client, Endpoint};
+use muster_api::client::{self, Client};
 use tokio::time::{Instant, sleep};
 
-use crate::error::{Code, Error};
+use crate::error::Error;
 use crate::home::Home;
+use crate::place::{Named, Place};
 use crate::private;
 
 /// The first pause; a private server restarts within it.
@@ -21,32 +21,6 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may say that it cannot do something now.
 const UNAVAILABLE: Duration = Duration::from_secs(5);
-
-/// Which server a command talks to.
-pub(crate) enum Place {
-    /// The one that `MUSTER_SERVER` names.
-    Named(Endpoint),
-    /// This user's own.
-    Private(Home),
-}
-
-impl Place {
-    pub fn from_environment() -> Result<Self, Error> {
-        let variable = |name: &str, code| match env::var(name) {
-            Ok(value) if !value.is_empty() => Ok(Some(value)),
-            Ok(_) | Err(env::VarError::NotPresent) => Ok(None),
-            Err(env::VarError::NotUnicode(_)) => Err(Error::new(code, format!("{name} is not valid UTF-8"))),
-        };
-        let Some(address) = variable("MUSTER_SERVER", Code::ServerAddressInvalid)? else {
-            return Ok(Self::Private(Home::from_environment()?));
-        };
-        let endpoint: Endpoint = address.parse()?;
-        Ok(Self::Named(match variable("MUSTER_TOKEN", Code::TokenInvalid)? {
-            Some(token) => endpoint.with_token(&token)?,
-            None => endpoint,
-        }))
-    }
-}
 
 /// An open way to a server.
 pub(crate) struct Session {
@@ -59,22 +33,14 @@ impl Session {
     /// Connects to the named server, or to the private one, which is started if it must be.
     pub async fn open() -> Result<Self, Error> {
         match Place::from_environment()? {
-            Place::Named(endpoint) => Self::named(endpoint).await,
+            Place::Named(named) => Self::named(&named).await,
             Place::Private(home) => Ok(Self { client: private::open(&home).await?, private: Some(home) }),
         }
     }
 
     /// Connects to a server that is never started.
-    pub async fn named(endpoint: Endpoint) -> Result<Self, Error> {
-        let client = Client::connect(endpoint).await.map_err(|error| {
-            let unreachable = matches!(error, client::Error::Unreachable { .. });
-            let error = Error::from(error);
-            if unreachable {
-                error.hint("MUSTER_SERVER names it; unset it to use a private server")
-            } else {
-                error
-            }
-        })?;
+    pub async fn named(named: &Named) -> Result<Self, Error> {
+        let client = Client::connect(named.endpoint.clone()).await.map_err(|error| named.failed(error))?;
         Ok(Self { client, private: None })
     }
 

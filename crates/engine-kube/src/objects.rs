@@ -192,6 +192,7 @@ pub(crate) fn seats(order: &Order) -> Seats {
         devices: order.spec().resources.device_count(),
         model: order.spec().resources.gpus.as_ref().and_then(|request| request.model.clone()),
         address: order.cluster.address.clone(),
+        fingerprint: order.cluster.fingerprint.map(|pinned| pinned.to_string()),
         fence_ms: Some(millis(order.cluster.fence.unwrap_or(FENCE))),
         hold_ms: order.cluster.hold.map(millis),
         api: host_and_port(order.api).into_iter().collect(),

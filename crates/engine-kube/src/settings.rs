@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_engine::pod::FENCE;
+use muster_link::tls::Fingerprint;
 
 /// What a job may want of Kubernetes beyond what it wants of any engine: the spec's block `k8s`, and its defaults.
 pub use muster_model::spec::Kubernetes as Wishes;
@@ -53,6 +54,8 @@ pub struct Cluster {
     pub namespace: Option<String>,
     /// Where pods reach the server: `http://muster.muster.svc:7717`. The API server carries the link, if absent.
     pub address: Option<String>,
+    /// The certificate that they are to find there; whoever the image's authorities have signed, if absent.
+    pub fingerprint: Option<Fingerprint>,
     /// The image that brings the muster binary.
     pub agent_image: Option<String>,
     /// When that image is pulled.

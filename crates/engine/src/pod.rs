@@ -41,9 +41,12 @@ pub struct Seats {
     /// The accelerator that was asked for, by which simulated ones are called.
     #[serde(default)]
     pub model: Option<String>,
-    /// `http://host:port` of the server; absent where the server comes to its agents.
+    /// `http://host:port` or `https://host:port` of the server; absent where the server comes to its agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The certificate that it shows there, where the address is `https://`: `sha256:…`. Whom the machine believes, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
     /// How long an agent goes on that hears neither its server nor the cluster; for ever, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence_ms: Option<u64>,
@@ -91,6 +94,7 @@ impl Seats {
             devices: 0,
             model: None,
             address: None,
+            fingerprint: None,
             fence_ms: None,
             api: Vec::new(),
             hold_ms: None,

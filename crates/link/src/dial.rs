@@ -16,6 +16,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 
+use crate::tls::{self, Fingerprint};
+
 /// The path of the upgrade; the channel is a query parameter.
 pub const PATH: &str = "/api/v1/link";
 /// Connecting and upgrading together; a server that takes longer is as good as gone, and the caller tries again.
@@ -31,6 +33,8 @@ pub enum Server {
     Unix(PathBuf),
     /// `host:port`.
     Tcp(String),
+    /// `host:port` where TLS is spoken, by whom this machine believes or by the certificate that is pinned.
+    Tls { address: String, pinned: Option<Fingerprint> },
     /// It cannot be reached: who carries its connections calls at sockets in this directory.
     Carried(PathBuf),
     /// Somebody leads to it whose address is in this file, a [`Post`]. It is read at every dial, since it may have moved.
@@ -72,9 +76,10 @@ pub async fn dial(
             Server::Unix(path) => {
                 upgrade(UnixStream::connect(path).await?, LOCALHOST, channel, node, token).await
             }
-            Server::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
+            Server::Tcp(address) => upgrade(tcp(address).await?, address, channel, node, token).await,
+            Server::Tls { address, pinned } => {
+                let connector = tls::Connector::new(*pinned)?;
+                let stream = connector.connect(host_of(address), tcp(address).await?).await?;
                 upgrade(stream, address, channel, node, token).await
             }
             Server::Posted(path) => {
@@ -86,6 +91,18 @@ pub async fn dial(
         }
     })
     .await
+}
+
+async fn tcp(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// The name or address that a certificate is to have.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// The same over a way to the server that somebody else has made.

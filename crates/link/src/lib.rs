@@ -16,5 +16,6 @@ pub mod log;
 pub mod memory;
 pub mod message;
 pub mod session;
+pub mod tls;
 pub mod unix;
 pub mod websocket;

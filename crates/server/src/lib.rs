@@ -25,6 +25,7 @@ mod retention;
 mod service;
 mod starts;
 mod state;
+mod tls;
 mod view;
 
 pub use engines::Engines;
@@ -32,3 +33,4 @@ pub use http::openapi;
 pub use memory::share_heap;
 pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};
+pub use tls::{Certificate, Error as CertificateError};

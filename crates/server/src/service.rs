@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::delegate::Troubles;
 use crate::engines::Engines;
-use crate::http::{Door, router};
+use crate::http::{Door, Peer, router};
 use crate::keeper::Word;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
@@ -34,6 +33,7 @@ use crate::metrics::{Commits, Metrics};
 use crate::retention::{self, Keep};
 use crate::starts::Starts;
 use crate::state::{Activity, Shared};
+use crate::tls::{Certificate, Listener};
 
 /// Where its user's programs come in, in the data directory.
 const SOCKET: &str = "server.sock";
@@ -62,6 +62,8 @@ pub struct Options {
     pub home: PathBuf,
     /// Where else to listen than the socket.
     pub listen: Listen,
+    /// What it shows on TCP, where it speaks TLS there.
+    pub certificate: Option<Arc<Certificate>>,
     /// The token that people show on TCP; one of its own, which it makes and keeps, if none.
     pub token: Option<String>,
     /// Whether it has accounts, and how long a login lasts there.
@@ -130,8 +132,8 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         let gate = listen_on(&home, GATE)?;
         components.spawn(serve_unix(gate, app(Door::Public)?, stop.clone()));
     }
-    if let Some(address) = server.tcp {
-        components.spawn(serve_tcp(address, app(Door::Public)?, stop.clone()));
+    if let Some(listener) = server.tcp {
+        components.spawn(serve_tcp(listener, app(Door::Public)?, stop.clone()));
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
@@ -163,7 +165,7 @@ struct Server {
     core: std::thread::JoinHandle<()>,
     words: mpsc::UnboundedReceiver<Word>,
     delegated: mpsc::UnboundedReceiver<crate::delegate::Word>,
-    tcp: Option<TcpListener>,
+    tcp: Option<Listener>,
     idle_exit: Option<Duration>,
 }
 
@@ -204,11 +206,21 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
             let listener =
                 TcpListener::bind(&address).await.map_err(io_error(format!("listen on {address}")))?;
             if let Ok(address) = listener.local_addr() {
-                tracing::info!(%address, "listening");
+                match &options.certificate {
+                    None => tracing::info!(%address, "listening"),
+                    Some(shown) => {
+                        tracing::info!(%address, fingerprint = %shown.fingerprint(), "listening, with TLS");
+                    }
+                }
                 fs::write(home.join("server.address"), address.to_string())
                     .map_err(io_error("write server.address"))?;
             }
-            Some(listener)
+            Some(match &options.certificate {
+                None => Listener::plain(listener),
+                Some(certificate) => Listener::tls(listener, certificate.clone())
+                    .map_err(io::Error::other)
+                    .map_err(io_error("speak TLS"))?,
+            })
         }
     };
     let accounts = match options.accounts {
@@ -230,6 +242,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         auth,
         accounts,
         session: options.accounts.unwrap_or_default(),
+        certificate: options.certificate,
         news: news_receiver,
         activity: Activity::new(),
         stop,
@@ -330,9 +343,8 @@ async fn serve_unix(listener: UnixListener, app: Router, stop: CancellationToken
     }
 }
 
-async fn serve_tcp(listener: TcpListener, app: Router, stop: CancellationToken) {
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    let listener = axum::serve::ListenerExt::tap_io(listener, |stream| drop(stream.set_nodelay(true)));
+async fn serve_tcp(listener: Listener, app: Router, stop: CancellationToken) {
+    let app = app.into_make_service_with_connect_info::<Peer>();
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "the port is no longer served");

@@ -21,6 +21,7 @@ use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
 use crate::retention::Keep;
 use crate::starts::Starts;
+use crate::tls::Certificate;
 
 /// What every handler shares.
 pub(crate) struct Shared {
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub accounts: Option<Arc<Accounts>>,
     /// How long a login lasts.
     pub session: Duration,
+    /// What is shown to whoever comes by TLS.
+    pub certificate: Option<Arc<Certificate>>,
     pub news: watch::Receiver<u64>,
     pub activity: Activity,
     /// No new requests; those being answered come to their end.

@@ -152,6 +152,8 @@ impl Home {
             .env("MUSTER_HOME", self.path())
             .env_remove("MUSTER_SERVER")
             .env_remove("MUSTER_TOKEN")
+            .env_remove("MUSTER_CONTEXT")
+            .env_remove("MUSTER_FINGERPRINT")
             .env("SHARED", self.shared())
             .env_remove("RANK")
             .envs(self.variables.iter().map(|(name, value)| (name, value)))

@@ -42,7 +42,14 @@ def place(binary: Path) -> Iterator[Path]:
             # What a test starts is Python without whatever the tests themselves run under.
             NCLUSTER_DISABLE_PDB_HANDLER="1",
         )
-        for name in ("MUSTER_SERVER", "MUSTER_TOKEN", "MUSTER_MACHINES", "XDG_DATA_HOME"):
+        for name in (
+            "MUSTER_SERVER",
+            "MUSTER_TOKEN",
+            "MUSTER_CONTEXT",
+            "MUSTER_FINGERPRINT",
+            "MUSTER_MACHINES",
+            "XDG_DATA_HOME",
+        ):
             os.environ.pop(name, None)
         try:
             yield place

@@ -26,7 +26,7 @@ impl Client {
         let request = self.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
         let exchange = async {
             // One of its own: it is not given back.
-            let mut connection = Connection::open(&self.endpoint).await?;
+            let mut connection = Connection::open(&self.endpoint, self.connector.as_ref()).await?;
             let lost = |error| Error::Lost { source: Some(error) };
             let response = connection.send(request).await.map_err(|refused| lost(refused.error))?;
             let status = response.status();

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use muster_link::tls::{self, Connector};
 use muster_link::unix;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use super::endpoint::Address;
 use super::pieces::Pieces;
-use super::{Endpoint, Error};
+use super::{Endpoint, Error, Line};
 
 /// A host that does not answer in this time is not there; the system's own patience is over two minutes.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -28,7 +29,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub async fn open(endpoint: &Endpoint) -> Result<Self, Error> {
+    pub async fn open(endpoint: &Endpoint, connector: Option<&Connector>) -> Result<Self, Error> {
         let unreachable = |source| Error::Unreachable { endpoint: endpoint.to_string(), source };
         let dial = async {
             match &endpoint.address {
@@ -36,9 +37,19 @@ impl Connection {
                     let path = unix::socket_path(path).map_err(unreachable)?;
                     Self::over(UnixStream::connect(path.as_path()).await.map_err(unreachable)?).await
                 }
-                Address::Tcp { host, port } => {
+                Address::Tcp { host, port, .. } => {
                     let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
                     stream.set_nodelay(true).map_err(unreachable)?;
+                    // One type for both, since all that is made of it is made for each type.
+                    let stream: Line = match connector {
+                        None => Box::new(stream),
+                        Some(connector) => Box::new(
+                            connector
+                                .connect(host, stream)
+                                .await
+                                .map_err(|error| refused(endpoint, error))?,
+                        ),
+                    };
                     Self::over(stream).await
                 }
             }
@@ -74,6 +85,14 @@ impl Connection {
             .try_send_request(request)
             .await
             .map_err(|mut refused| Refused { request: refused.take_message(), error: refused.into_error() })
+    }
+}
+
+pub(super) fn refused(endpoint: &Endpoint, error: tls::Error) -> Error {
+    let endpoint = endpoint.to_string();
+    match error {
+        tls::Error::Broken(source) => Error::Unreachable { endpoint, source },
+        source => Error::Tls { endpoint, source },
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use muster_link::tls;
+
 use crate::problem::{Code, Problem};
 
 /// Why a request has no answer.
@@ -16,6 +18,15 @@ pub enum Error {
         /// The system's words.
         #[source]
         source: io::Error,
+    },
+    /// It was reached, and not believed or not understood; nothing was sent.
+    #[error("the server at {endpoint} cannot be used")]
+    Tls {
+        /// Where it is.
+        endpoint: String,
+        /// Why not.
+        #[source]
+        source: tls::Error,
     },
     /// The connection broke. The request may have been carried out all the same.
     #[error("the connection to the server broke")]
@@ -93,7 +104,7 @@ impl Error {
         match self {
             Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } => true,
             Self::Problem(problem) => matches!(problem.code, Code::ServerDiskFull | Code::Unavailable),
-            Self::Protocol(_) => false,
+            Self::Protocol(_) | Self::Tls { .. } => false,
         }
     }
 
@@ -101,7 +112,11 @@ impl Error {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Problem(problem) => Some(problem.code),
-            Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } | Self::Protocol(_) => None,
+            Self::Unreachable { .. }
+            | Self::Tls { .. }
+            | Self::Lost { .. }
+            | Self::Silent { .. }
+            | Self::Protocol(_) => None,
         }
     }
 }

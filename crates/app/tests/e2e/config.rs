@@ -115,6 +115,8 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["pool", "ls"],
         &["pool", "rm", "nobody"],
         &["server", "status"],
+        &["context", "ls"],
+        &["context", "use", "nobody"],
         &["config"],
         &["init"],
         &["init"],

@@ -98,6 +98,8 @@ impl Walk {
             .env("HOME", self.home.shared())
             .env_remove("MUSTER_SERVER")
             .env_remove("MUSTER_TOKEN")
+            .env_remove("MUSTER_CONTEXT")
+            .env_remove("MUSTER_FINGERPRINT")
             .env_remove("RANK");
         let done = Running::start(shell).finish();
         assert_eq!(done.out() + &done.err(), "", "{}: what is not a command's is silent", self.page);

@@ -6,6 +6,7 @@ mod attach;
 mod bad_input;
 mod config;
 mod conformance;
+mod context;
 mod cp;
 mod crash;
 mod deploy;
@@ -46,6 +47,7 @@ mod ssh_engine;
 mod ssh_files;
 mod stop;
 mod submit;
+mod tls;
 mod tree;
 
 use std::process::Command;

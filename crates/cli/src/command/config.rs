@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
+use crate::contexts::Store;
 use crate::entry::{Hooks, Setting};
 use crate::error::{Code, Error, system_message};
 use crate::home::Home;
@@ -107,7 +108,8 @@ fn list(home: &Home, hooks: &Hooks, json: bool) -> Result<ExitCode, Error> {
         return Err(Error::new(Code::ConfigInvalid, format!("{}: {fault}", home.config().display()))
             .hint("correct it, or take the setting out with `muster config unset`"));
     }
-    let mut settings = effective::of_environment(home, |name| std::env::var_os(name));
+    let mut settings =
+        effective::of_environment(home, &Store::new(home.clone()).current()?, |name| std::env::var_os(name));
     settings.extend(effective::of_file(&text, &home.config(), hooks.settings)?);
     if json {
         terminal::say_json(&settings)?;

@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep};
 use crate::duration::shown;
 use crate::entry::Hooks;
 use crate::error::Error;
-use crate::session::{Place, Session};
+use crate::place::Place;
+use crate::session::Session;
 use crate::terminal::{self, Colour};
 
 mod configuration;
@@ -75,7 +76,7 @@ pub(crate) async fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
 
 async fn server(place: Place) -> Vec<Check> {
     let opened = match place {
-        Place::Named(endpoint) => Session::named(endpoint).await,
+        Place::Named(named) => Session::named(&named).await,
         Place::Private(_) => Session::open().await,
     };
     let session = match opened {
@@ -222,6 +223,7 @@ mod tests {
             version: version.into(),
             build: build.into(),
             started_at: Timestamp::UNIX_EPOCH,
+            fingerprint: None,
             home: "/data".into(),
             unfinished_jobs: 0,
             nodes: Vec::new(),

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use crate::entry::{Hooks, ServerOptions};
 use crate::error::{Code, Error};
 use crate::home::Home;
+use crate::place::{By, Named, Place};
 use crate::private;
-use crate::session::{Place, Session};
+use crate::session::Session;
 use crate::terminal;
 
 /// What `status` exits with when nothing runs.
@@ -28,7 +29,7 @@ Examples:
 Every command starts the private server when it needs it, \
 and it ends by itself after 15 minutes without a job or a client. \
 Its data is in MUSTER_HOME (default: $XDG_DATA_HOME/muster, else ~/.local/share/muster). \
-MUSTER_SERVER and MUSTER_TOKEN name another server, and then none is started.")]
+MUSTER_SERVER or a context (`muster context`) names another server, and then none is started.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
@@ -91,6 +92,21 @@ struct RunArgs {
     /// Several people share it: each has an account, and the first, `admin`, a password in DIR/admin-password
     #[arg(long, conflicts_with = "token_file")]
     auth: bool,
+    #[command(flatten)]
+    tls: TlsFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+struct TlsFlags {
+    /// Speak TLS on that address, with a certificate that is made at the first start and kept in DIR/tls.pem
+    #[arg(long, requires = "listen")]
+    tls: bool,
+    /// The same with the certificate in this file (PEM, those that signed it after it); it is read anew when it changes
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_cert"])]
+    tls_key: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
@@ -108,8 +124,10 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
                 Some(home) => home.clone(),
                 None => Home::from_environment()?.folder().to_owned(),
             };
-            let RunArgs { daemon, listen, token_file, auth, .. } = args;
-            Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file, auth }))
+            let RunArgs { daemon, listen, token_file, auth, tls: TlsFlags { tls, tls_cert, tls_key }, .. } = args;
+            let certificate = tls_cert.zip(tls_key);
+            let tls = tls || certificate.is_some();
+            Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file, auth, tls, certificate }))
         }
     }
 }
@@ -139,7 +157,7 @@ async fn stop(json: bool) -> Result<ExitCode, Error> {
 
 async fn status(json: bool) -> Result<ExitCode, Error> {
     let server = match Place::from_environment()? {
-        Place::Named(endpoint) => Session::named(endpoint).await?.client().server().await?,
+        Place::Named(named) => Session::named(&named).await?.client().server().await?,
         Place::Private(home) => match private::connect(&home).await? {
             Some(client) => client.server().await?,
             None => return nothing_runs(json, ExitCode::from(NOT_RUNNING)),
@@ -151,11 +169,15 @@ async fn status(json: bool) -> Result<ExitCode, Error> {
 fn own_home(verb: &str) -> Result<Home, Error> {
     match Place::from_environment()? {
         Place::Private(home) => Ok(home),
-        Place::Named(endpoint) => Err(Error::new(
-            Code::ServerNotPrivate,
-            format!("MUSTER_SERVER names {endpoint}, which is not this command's to {verb}"),
-        )
-        .hint(format!("to {verb} the private server: env -u MUSTER_SERVER muster server {verb}"))),
+        Place::Named(Named { endpoint, by }) => {
+            let local = match by {
+                By::Variable => "env -u MUSTER_SERVER muster",
+                By::Flag | By::Context(_) => "muster --context local",
+            };
+            let message = format!("{by} names {endpoint}, which is not this command's to {verb}");
+            Err(Error::new(Code::ServerNotPrivate, message)
+                .hint(format!("to {verb} the private server: {local} server {verb}")))
+        }
     }
 }
 
@@ -182,6 +204,9 @@ fn show(server: &ServerView, json: bool) -> Result<ExitCode, Error> {
         "running: process {}, version {}, since {:.0}\n  data:   {}\n  jobs:   {} unfinished {jobs}",
         server.pid, server.version, server.started_at, server.home, server.unfinished_jobs
     ))?;
+    if let Some(fingerprint) = &server.fingerprint {
+        terminal::say(&format!("  TLS:    {fingerprint}"))?;
+    }
     for node in &server.nodes {
         let state = if node.connected { "" } else { " (away)" };
         terminal::say(&format!(

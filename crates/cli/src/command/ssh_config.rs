@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::error::{Code, Error};
 use crate::home::Home;
 use crate::identity::Identity;
+use crate::place::{By, Named, Place};
 use crate::{quote, terminal};
 
 /// Make plain ssh, scp, rsync and editors reach tasks
@@ -30,7 +31,7 @@ Examples:
 A task is a host by the name taskN.JOB, where JOB is an id, the beginning of one, a name without dots, or `last`. \
 --install writes a file of muster's own and one line at the top of ~/.ssh/config that includes it; \
 --uninstall takes both away. \
-A token for the server is never written down: ssh must find MUSTER_TOKEN in its environment.")]
+A server's token is never written down: it is that of the context (`muster context`), or ssh must find MUSTER_TOKEN in its environment.")]
 pub(crate) struct Args {
     /// Put it where ssh finds it
     #[arg(long, conflicts_with = "uninstall")]
@@ -90,12 +91,15 @@ fn report(args: &Args, users: &Path, own: &Path, text: &str, done: &str) -> Resu
 /// What goes into ssh's configuration.
 fn block(home: &Home) -> Result<String, Error> {
     let program = program().map_err(|error| Error::io(Code::SystemFailed, "find this program", &error))?;
-    let server = env::var("MUSTER_SERVER").ok().filter(|server| !server.is_empty());
+    let server = match Place::from_environment()? {
+        Place::Named(named) => Some(named),
+        Place::Private(_) => None,
+    };
     let identity = Identity::of_user()?;
     let means = Means {
         program: &program,
         home: is_elsewhere(home).then(|| home.folder()),
-        server: server.as_deref(),
+        server: server.as_ref(),
         key: identity.file(),
     };
     means.block()
@@ -118,7 +122,7 @@ fn is_elsewhere(home: &Home) -> bool {
 struct Means<'a> {
     program: &'a Path,
     home: Option<&'a Path>,
-    server: Option<&'a str>,
+    server: Option<&'a Named>,
     key: &'a Path,
 }
 
@@ -127,10 +131,10 @@ impl Means<'_> {
         let key = quoted(self.key)?;
         let proxy = self.proxy()?;
         let token = match self.server {
-            Some(_) => {
+            Some(Named { by: By::Flag | By::Variable, .. }) => {
                 "# The server's token is not written down here: MUSTER_TOKEN must be in the environment of ssh.\n"
             }
-            None => "",
+            Some(Named { by: By::Context(_), .. }) | None => "",
         };
         Ok(format!(
             "\
@@ -156,8 +160,13 @@ impl Means<'_> {
         if let Some(home) = self.home {
             words.push(format!("MUSTER_HOME={}", text(home)?));
         }
-        if let Some(server) = self.server {
-            words.push(format!("MUSTER_SERVER={server}"));
+        match self.server {
+            Some(Named { by: By::Context(name), .. }) => words.push(format!("MUSTER_CONTEXT={name}")),
+            Some(Named { endpoint, .. }) => {
+                words.push(format!("MUSTER_SERVER={endpoint}"));
+                words.extend(endpoint.fingerprint().map(|pinned| format!("MUSTER_FINGERPRINT={pinned}")));
+            }
+            None => {}
         }
         if !words.is_empty() {
             words.insert(0, "env".to_owned());
@@ -187,10 +196,12 @@ mod tests {
 
     #[test]
     fn the_block_names_the_program_the_key_and_where_the_server_is() {
+        let endpoint = "http://10.0.0.1:7000".parse().unwrap();
+        let named = Named { endpoint, by: By::Variable };
         let means = Means {
             program: Path::new("/opt/my tools/100%/muster"),
             home: Some(Path::new("/data/it's mine")),
-            server: Some("http://10.0.0.1:7000"),
+            server: Some(&named),
             key: Path::new("/data/it's mine/ssh/id"),
         };
         insta::assert_snapshot!(means.block().unwrap(), @r#"
@@ -208,6 +219,10 @@ mod tests {
           UserKnownHostsFile /dev/null
           LogLevel ERROR
         "#);
+        let lab = Named { by: By::Context("lab".into()), ..named };
+        let block = Means { server: Some(&lab), home: None, ..means }.block().unwrap();
+        assert!(block.contains("ProxyCommand env MUSTER_CONTEXT=lab '/opt"), "{block}");
+        assert!(!block.contains("MUSTER_TOKEN"), "{block}");
         let plain = Means { home: None, server: None, program: Path::new("/usr/bin/muster"), ..means };
         let block = plain.block().unwrap();
         assert!(block.contains("ProxyCommand /usr/bin/muster ssh-proxy %n\n"), "{block}");

@@ -16,6 +16,10 @@ muster_api::model::catalogue! {
         BundleRefused = "bundle_refused" => "Look into the server's log; its disk may be failing.",
         /// The command itself failed in a way that it should not.
         ClientInternal = "client_internal" => "Report it, with the command line and the version (`muster version`).",
+        /// The server shows another certificate than the one that is pinned: it was replaced, or somebody else answers.
+        CertificateChanged = "certificate_changed" => "Ask whoever runs the server. If it was replaced, pin the new one: --fingerprint, MUSTER_FINGERPRINT, or `muster context add`; if not, somebody is between you and the server.",
+        /// The server's certificate is nobody's whom this machine believes, and is not pinned.
+        CertificateUnknown = "certificate_unknown" => "Compare its fingerprint with what `muster server status` says on the server's machine, and pin it: --fingerprint, MUSTER_FINGERPRINT, or `muster context add`.",
         /// What was asked for is something that only a cloud has.
         CloudOnly = "cloud_only" => "Do without it: hosts of a pool and this machine have no security groups, prices or images.",
         /// The shell of a session ended before the command did, or before it could begin.
@@ -30,6 +34,10 @@ muster_api::model::catalogue! {
         ConfigInvalid = "config_invalid" => "Correct it; `muster config path` says where it is.",
         /// The connection to the server broke, and the server did not come back.
         ConnectionLost = "connection_lost" => "Look whether the server runs (`muster server status`), then `muster ps` to see what was done.",
+        /// A context cannot be called so, or not be changed.
+        ContextInvalid = "context_invalid" => "Choose another name; `muster context ls` lists those that there are.",
+        /// The file with the contexts cannot be read or written.
+        ContextsUnusable = "contexts_unusable" => "Mend what the message says, or remove the file: `muster context add` makes it anew.",
         /// A copy to or from a task could not go on.
         CopyFailed = "copy_failed" => "Mend what the message says; the same command then goes on where it was.",
         /// Some files were not copied; the others were.
@@ -42,6 +50,8 @@ muster_api::model::catalogue! {
         FileExists = "file_exists" => "Replace it with --force, or choose another place with -o DEST.",
         /// A file cannot be written where it was asked for.
         FileUnwritable = "file_unwritable" => "Check your rights to the place, or choose another one with -o DEST.",
+        /// The fingerprint of a certificate cannot be read, or there is no certificate to compare it with.
+        FingerprintInvalid = "fingerprint_invalid" => "Write it as `muster server status` says it on the server's machine, sha256: and 64 hexadecimal digits, and https:// in the address.",
         /// A host of a pool cannot be reached, or not be used.
         HostUnreachable = "host_unreachable" => "Mend what the lines say, and try again; `ssh HOST` must come in without a password.",
         /// Muster's own folder cannot be made or used.
@@ -73,11 +83,11 @@ muster_api::model::catalogue! {
         /// A port of this machine cannot be listened on.
         PortUnusable = "port_unusable" => "Choose another one, LOCAL:REMOTE, or :REMOTE for any that is free.",
         /// The server's address cannot be read.
-        ServerAddressInvalid = "server_address_invalid" => "Set MUSTER_SERVER to http://HOST:PORT or unix:/PATH, or unset it.",
+        ServerAddressInvalid = "server_address_invalid" => "Set MUSTER_SERVER to https://HOST:PORT, http://HOST:PORT or unix:/PATH, or unset it.",
         /// Whatever answers is not a muster server, or not one of about this version.
         ServerForeign = "server_foreign" => "Check that MUSTER_SERVER is the address of a muster server, of about the version of this client.",
         /// The server that is named is not the private one, and not this command's to start or stop.
-        ServerNotPrivate = "server_not_private" => "Unset MUSTER_SERVER to speak of the private server.",
+        ServerNotPrivate = "server_not_private" => "Unset MUSTER_SERVER, or write --context local, to speak of the private server.",
         /// The server took the connection and then said nothing for too long.
         ServerSilent = "server_silent" => "Look whether the server's machine is overloaded; `muster server stop` ends a private server, its jobs keep running.",
         /// The private server could not be started.
@@ -100,6 +110,10 @@ muster_api::model::catalogue! {
         TaskRefused = "task_refused" => "Look into inside.log of the task's directory; its node may run another version of muster.",
         /// The server's token cannot be sent.
         TokenInvalid = "token_invalid" => "Set MUSTER_TOKEN to the token as it was given to you, one line of plain characters.",
+        /// The server was reached, and TLS could not be spoken with it.
+        TlsFailed = "tls_failed" => "Check whether the address is right: https:// where the server speaks TLS, http:// where it does not.",
+        /// There is no context of this name.
+        NoSuchContext = "no_such_context" => "`muster context ls` lists them; `muster context add NAME URL` adds one.",
         /// There is no error of this code.
         NoSuchError = "no_such_error" => "`muster explain` lists all codes.",
         /// There is no setting of this name.
@@ -125,6 +139,10 @@ impl Code {
             | Self::SessionUnused
             | Self::CommandNotUtf8
             | Self::CommitUnknown
+            | Self::ContextInvalid
+            | Self::ContextsUnusable
+            | Self::FingerprintInvalid
+            | Self::NoSuchContext
             | Self::ConfigInvalid
             | Self::FileExists
             | Self::FileUnwritable
@@ -150,6 +168,9 @@ impl Code {
             | Self::Usage
             | Self::WorkdirTooWide => Kind::Input,
             Self::BundleRefused
+            | Self::CertificateChanged
+            | Self::CertificateUnknown
+            | Self::TlsFailed
             | Self::ClientInternal
             | Self::CommandLost
             | Self::ConnectionLost

@@ -200,6 +200,7 @@ impl Office {
         let options = Options {
             home: dir.into(),
             listen: Listen::Socket,
+            certificate: None,
             token: None,
             accounts: None,
             idle_exit: None,

@@ -1,13 +1,15 @@
 //! Who asks, and whether they may: before any handler is called.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::extract::connect_info::Connected;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{ConnectInfo, MatchedPath, RawPathParams, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
 use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
 use muster_model::account::{Role, Scope};
@@ -21,9 +23,20 @@ use crate::accounts::{Caller, no_workspace};
 use crate::auth;
 use crate::core::{Input, internal};
 use crate::state::{Shared, Visit};
+use crate::tls::Listener;
 
 /// What is sent often, changes nothing by itself, and would drown everything else in the audit log.
 const UNAUDITED: &[&str] = &["missing_chunks", "put_chunks", "put_bundle", "login", "sign_up"];
+
+/// From where somebody comes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(IpAddr);
+
+impl Connected<IncomingStream<'_, Listener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
+        Self(stream.remote_addr().ip())
+    }
+}
 
 /// The job that the path names, for the handler.
 #[derive(Debug, Clone)]
@@ -58,7 +71,7 @@ impl Guard {
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: &mut Request,
     ) -> Result<Option<Caller>, Problem> {
-        let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        let address = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0);
         let caller = self.who(request, address);
         let Some(ruled) = self.rule(request) else {
             // Nothing is there; only those who are known are told so.

@@ -24,6 +24,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Serve
         build: shared.build.clone(),
         started_at: shared.started_at,
         home: shared.home.clone(),
+        fingerprint: shared.certificate.as_ref().map(|shown| shown.fingerprint().to_string()),
         unfinished_jobs,
         nodes,
     }))

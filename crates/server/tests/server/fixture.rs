@@ -68,6 +68,7 @@ impl Server {
             home: dir.path().into(),
             listen: Listen::Socket,
             token: None,
+            certificate: None,
             accounts: None,
             idle_exit: None,
             engines,

@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 class Client:
     """A muster server: the private one of this user, started if it does not run, or the one at `server`.
 
-    `server` is `http://HOST:PORT` or `unix:/PATH`; without it `MUSTER_SERVER` says, and without that it is the private
-    one, whose data is in `home`, else in `MUSTER_HOME`. One client serves any number of threads.
+    `server` is `https://HOST:PORT`, `http://HOST:PORT` or `unix:/PATH`, and `fingerprint` the certificate that it must
+    show; `context` is its name in `muster context ls`. Without them `MUSTER_SERVER`, `MUSTER_CONTEXT` or the context in
+    use say, and without those it is the private one, whose data is in `home`, else in `MUSTER_HOME`. One client serves
+    any number of threads.
     """
 
-    def __init__(self, server: str | None = None, *, token: str | None = None, home: LocalPath | None = None) -> None:
-        self._transport = Transport(server, token, None if home is None else str(home))
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        token: str | None = None,
+        home: LocalPath | None = None,
+        fingerprint: str | None = None,
+        context: str | None = None,
+    ) -> None:
+        self._transport = Transport(server, token, None if home is None else str(home), fingerprint, context)
 
     def run(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import threading
 import time
 import uuid
@@ -13,7 +14,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 import httpx
 
-from . import _binary
+from . import _binary, _place
 from ._error import Error, Problem, Unavailable, Unreachable
 
 #: How long a server that is away is waited for: it may be starting anew, with another version.
@@ -34,28 +35,32 @@ Unless = Callable[[], Optional[Exception]]
 class Transport:
     """One server, for any number of threads."""
 
-    def __init__(self, server: str | None = None, token: str | None = None, home: str | None = None) -> None:
-        server = server or os.environ.get("MUSTER_SERVER") or None
-        token = token or os.environ.get("MUSTER_TOKEN") or None
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        home: str | None = None,
+        fingerprint: str | None = None,
+        context: str | None = None,
+    ) -> None:
         self.home = _home(home)
-        self.is_private = server is None
+        place = _place.find(self.home, server, token, fingerprint, context)
+        self._place = place
+        self.is_private = place is None
         self._starting = threading.Lock()
-        headers = {"Authorization": f"Bearer {token}"} if token and server else {}
-        base, socket = _address(server or f"unix:{self.home / 'server.sock'}")
-        self.address = server or f"unix:{socket}"
+        headers = {"Authorization": f"Bearer {place.token}"} if place and place.token else {}
+        base, socket = _address(place.server if place else f"unix:{self.home / 'server.sock'}")
+        self.address = place.server if place else f"unix:{socket}"
         # Unbounded: a fan-out over many tasks has a request in flight for each of them.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
-        # There is no TLS, so nobody's certificates have to be read.
-        transport = httpx.HTTPTransport(uds=socket, limits=limits, verify=False)
+        # Without TLS nobody's certificates have to be read.
+        trust = _trust(place.fingerprint if place else None) if base.startswith("https:") else False
+        transport = httpx.HTTPTransport(uds=socket, limits=limits, verify=trust)
         self._http = httpx.Client(
             transport=transport, base_url=base, headers=headers, timeout=httpx.Timeout(SILENCE, connect=10)
         )
         #: What `muster` needs to find the same server.
-        self.environment: dict[str, str] = {"MUSTER_HOME": str(self.home)}
-        if server:
-            self.environment["MUSTER_SERVER"] = server
-        if token:
-            self.environment["MUSTER_TOKEN"] = token
+        self.environment: dict[str, str] = {"MUSTER_HOME": str(self.home), **_place.environment(place)}
 
     def close(self) -> None:
         self._http.close()
@@ -135,6 +140,8 @@ class Transport:
                 if time.monotonic() - began > UNAVAILABLE_PATIENCE:
                     raise
             except httpx.TransportError as error:
+                if isinstance(refused := _cause(error), ssl.SSLCertVerificationError):
+                    raise _place.untrusted(self.address, str(refused), self._seen()) from error
                 waited = time.monotonic() - began
                 if self.is_private and isinstance(error, httpx.ConnectError):
                     # Nobody listens: the program starts a server, and says what is wrong when it cannot.
@@ -150,8 +157,16 @@ class Transport:
         with self._starting:
             _binary.call(["server", "start", "--json"], environment=self.environment, timeout=_binary.START_SECONDS)
 
+    def _seen(self) -> str | None:
+        """The certificate that the server shows, believed or not."""
+        url = httpx.URL(self.address)
+        try:
+            return _place.fingerprint_at(url.host, url.port or 443)
+        except OSError:
+            return None
+
     def _unreachable(self, error: Exception) -> Unreachable:
-        hint = f"see {self.home / 'server.log'}" if self.is_private else "MUSTER_SERVER names the server"
+        hint = f"see {self.home / 'server.log'}" if self.is_private else "MUSTER_SERVER or a context names the server"
         return Unreachable(f"cannot reach the server at {self.address}: {error}", code="unreachable", hint=hint)
 
 
@@ -178,6 +193,17 @@ def _check(response: httpx.Response) -> None:
     raise Problem.of(response.status_code, body)
 
 
+def _trust(fingerprint: str | None) -> ssl.SSLContext:
+    """One certificate alone, or whom this machine believes."""
+    return _place.Pinned(fingerprint) if fingerprint else ssl.create_default_context()
+
+
+def _cause(error: BaseException) -> BaseException:
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return error
+
+
 def _plain(params: Params | None) -> dict[str, str]:
     """Query parameters as the server reads them, without those that say nothing."""
     said = ((name, value) for name, value in (params or {}).items() if value is not None and value is not False)
@@ -197,7 +223,7 @@ def _address(server: str) -> tuple[str, str | None]:
     """The base of URLs, and the socket where there is one."""
     if server.startswith("unix:/"):
         return "http://localhost", server[len("unix:") :]
-    if server.startswith("http://"):
+    if server.startswith(("http://", "https://")):
         return server.rstrip("/"), None
     message = f"`{server}` is not the address of a server"
-    raise Error(message, code="invalid_server", hint="write http://HOST:PORT or unix:/PATH")
+    raise Error(message, code="invalid_server", hint="write https://HOST:PORT, http://HOST:PORT or unix:/PATH")

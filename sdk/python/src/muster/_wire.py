@@ -688,6 +688,7 @@ class ServerView(TypedDict):
     """The server itself."""
 
     build: str
+    fingerprint: NotRequired[str | None]
     home: str
     nodes: list[NodeView]
     pid: int

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::edit;
+use crate::contexts::{FILE as CONTEXTS, LOCAL};
 use crate::entry::Setting;
 use crate::error::Error;
 use crate::home::Home;
@@ -40,8 +41,12 @@ impl Effective {
     }
 }
 
-/// What only variables say.
-pub(super) fn of_environment(home: &Home, variable: impl Fn(&str) -> Option<OsString>) -> Vec<Effective> {
+/// What variables say, and of contexts the file that has them, which names `current`.
+pub(super) fn of_environment(
+    home: &Home,
+    current: &str,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Vec<Effective> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let one = |key: &str, name: &str, default: &str, meaning| {
         let value = set(name).map(|value| value.to_string_lossy().into_owned());
@@ -60,6 +65,12 @@ pub(super) fn of_environment(home: &Home, variable: impl Fn(&str) -> Option<OsSt
         // It is a secret, and this is what people paste into bug reports.
         token.value = "(set)".into();
     }
+    let mut context =
+        one("context", "MUSTER_CONTEXT", LOCAL, "which of `muster context ls` commands talk to");
+    if context.is_default() && current != LOCAL {
+        context.value = current.to_owned();
+        (context.source, context.place) = (Source::File, Some(CONTEXTS.into()));
+    }
     let colours = match (set("NO_COLOR"), variable("TERM").filter(|term| term == "dumb")) {
         (Some(_), _) => Some("NO_COLOR"),
         (None, Some(_)) => Some("TERM"),
@@ -67,7 +78,9 @@ pub(super) fn of_environment(home: &Home, variable: impl Fn(&str) -> Option<OsSt
     };
     vec![
         home,
-        one("server", "MUSTER_SERVER", "private", "the server that commands talk to"),
+        context,
+        one("server", "MUSTER_SERVER", "the context's", "the server that commands talk to"),
+        one("fingerprint", "MUSTER_FINGERPRINT", "-", "the certificate that the other server must show"),
         token,
         Effective {
             key: "color".into(),
@@ -101,7 +114,7 @@ mod tests {
 
     fn shown(variables: &[(&str, &str)]) -> Vec<(String, String, String)> {
         let variable = |name: &str| variables.iter().find(|it| it.0 == name).map(|it| OsString::from(it.1));
-        of_environment(&Home::at("/data/muster"), variable)
+        of_environment(&Home::at("/data/muster"), LOCAL, variable)
             .into_iter()
             .map(|it| (it.key.clone(), it.value.clone(), it.from().to_owned()))
             .collect()
@@ -115,7 +128,9 @@ mod tests {
     fn without_variables_everything_is_as_nobody_said() {
         let expected = [
             row("home", "/data/muster", "default"),
-            row("server", "private", "default"),
+            row("context", "local", "default"),
+            row("server", "the context's", "default"),
+            row("fingerprint", "-", "default"),
             row("token", "-", "default"),
             row("color", "auto", "default"),
             row("log", "info", "default"),
@@ -134,12 +149,25 @@ mod tests {
         ];
         let expected = [
             row("home", "/data/muster", "XDG_DATA_HOME"),
+            row("context", "local", "default"),
             row("server", "http://a:1", "MUSTER_SERVER"),
+            row("fingerprint", "-", "default"),
             row("token", "(set)", "MUSTER_TOKEN"),
             row("color", "never", "NO_COLOR"),
             row("log", "debug", "MUSTER_LOG"),
         ];
         assert_eq!(shown(&variables), expected);
+    }
+
+    #[test]
+    fn the_context_in_use_is_shown_with_its_file() {
+        let home = Home::at("/data/muster");
+        let all = of_environment(&home, "lab", |_| None);
+        let context = all.iter().find(|it| it.key == "context").unwrap();
+        assert_eq!((context.value.as_str(), context.from()), ("lab", "contexts.json"));
+        let all = of_environment(&home, "lab", |name| (name == "MUSTER_CONTEXT").then(|| "home".into()));
+        let context = all.iter().find(|it| it.key == "context").unwrap();
+        assert_eq!((context.value.as_str(), context.from()), ("home", "MUSTER_CONTEXT"));
     }
 
     #[test]

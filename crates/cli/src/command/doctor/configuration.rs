@@ -5,7 +5,7 @@ use muster_api::doctor::Check;
 use crate::entry::Hooks;
 use crate::error::Error;
 use crate::home::Home;
-use crate::session::Place;
+use crate::place::{Named, Place};
 
 pub(super) fn checks(place: Result<&Place, &Error>, hooks: &Hooks) -> Vec<Check> {
     let mut checks = vec![chosen_server(place)];
@@ -23,7 +23,9 @@ pub(super) fn checks(place: Result<&Place, &Error>, hooks: &Hooks) -> Vec<Check>
 
 fn chosen_server(place: Result<&Place, &Error>) -> Check {
     match place {
-        Ok(Place::Named(endpoint)) => Check::ok("server to use", format!("{endpoint}, from MUSTER_SERVER")),
+        Ok(Place::Named(Named { endpoint, by })) => {
+            Check::ok("server to use", format!("{endpoint}, from {by}"))
+        }
         Ok(Place::Private(home)) => {
             Check::ok("server to use", format!("the private one, in {}", home.folder().display()))
         }

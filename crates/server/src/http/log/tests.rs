@@ -237,6 +237,7 @@ fn options(home: &Path) -> Options {
         pools: Vec::new(),
         home: home.into(),
         listen: Listen::Socket,
+        certificate: None,
         token: None,
         accounts: None,
         idle_exit: None,
