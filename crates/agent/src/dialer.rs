@@ -1,8 +1,8 @@
 //! Getting a connection to the server, for as long as it takes.
 //!
 //! A server that is restarted should be found at once, a server that is gone should not be hammered: the pause between
-//! two tries doubles, with some chance in it so that a thousand agents do not come in step, and ends early when the
-//! server's socket appears. Where the server is the one who comes, there is nothing to try: its next call is waited for.
+//! two tries grows to about a third of the time that the server is away, with some chance in it so that a thousand agents do
+//! not come in step, and ends early when the server's socket appears. Where the server is the one who comes, there is nothing to try: its next call is waited for.
 
 use std::io;
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ impl Dialer {
             () = tokio::time::sleep(pause) => false,
             () = appeared => true,
         };
-        self.pause = if soon { FIRST_PAUSE } else { (self.pause * 2).min(LAST_PAUSE) };
+        self.pause = if soon { FIRST_PAUSE } else { (self.pause * 4 / 3).min(LAST_PAUSE) };
     }
 }
 

@@ -3,11 +3,10 @@
 //! What the server acknowledged may go from this node; nothing else ever does. A lost connection needs no repair: the
 //! next stream begins with the server saying what it has. A server that reads slowly stops its stream and nothing
 //! else, since the log is on disk and not in memory.
-
 use std::io;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_link::control::{self, Received};
@@ -75,10 +74,13 @@ pub(crate) async fn ship(source: Arc<Source>, bulk: Bulk) {
     let mut cursor = Cursor::new(source.log.clone());
     let mut acked = 0;
     let mut pause = FIRST_PAUSE;
-    while !source.is_end(acked) {
-        let progress = Progress::default();
+    // Also a stream that was lost with nothing left to send is made anew: its end is what makes the server sure of the log.
+    let mut is_closed = true;
+    while !is_closed || !source.is_end(acked) {
+        let progress = Progress { is_wanted: !is_closed, ..Progress::default() };
         let shipped = try_ship(&source, &mut cursor, acked, &progress, &bulk).await;
         let now = progress.acked().max(acked);
+        is_closed = shipped.is_ok();
         if let Err(error) = shipped {
             tracing::debug!(task = %source.task, error = %error, "a log stream ended early");
             pause = if now > acked { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
@@ -91,6 +93,8 @@ pub(crate) async fn ship(source: Arc<Source>, bulk: Bulk) {
 /// How far one stream has come.
 #[derive(Default)]
 struct Progress {
+    /// A stream is to be made even if there is nothing to send.
+    is_wanted: bool,
     sent: AtomicU64,
     acked: AtomicU64,
     changed: Notify,
@@ -121,15 +125,18 @@ async fn try_ship(
 ) -> io::Result<()> {
     cursor.seek(acked);
     while cursor.next().await?.is_none() {
-        if source.is_end(acked) {
-            return Ok(());
+        match source.is_end(acked) {
+            true if progress.is_wanted => break,
+            true => return Ok(()),
+            false => {}
         }
         // A task that says nothing needs no stream.
         cursor.wait(source).await;
     }
-    let (_, stream) = bulk.open().await;
+    let (connection, stream) = bulk.open().await;
     let (reader, mut writer) = split(stream);
     let mut reader = BufReader::with_capacity(ACK_BUFFER, reader);
+    let is_closed = AtomicBool::new(false);
     let have = begin(&source.task, &mut reader, &mut writer).await?;
     progress.begin(have);
     source.acked.fetch_max(have, Ordering::Relaxed);
@@ -139,11 +146,24 @@ async fn try_ship(
         while progress.acked() < progress.sent() {
             progress.changed.notified().await;
         }
-        writer.shutdown().await
+        writer.shutdown().await?;
+        is_closed.store(true, Ordering::Relaxed);
+        // The server ends its side when it is sure of what it has.
+        std::future::pending().await
     };
-    tokio::select! {
+    let ended: io::Result<()> = tokio::select! {
         fed = feeding => fed,
         ended = acknowledge(source, progress, &mut reader) => ended,
+    };
+    match ended {
+        Err(error)
+            if error.kind() == io::ErrorKind::UnexpectedEof
+                && is_closed.load(Ordering::Relaxed)
+                && bulk.is_open(connection) =>
+        {
+            Ok(())
+        }
+        ended => ended,
     }
 }
 

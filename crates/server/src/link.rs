@@ -184,12 +184,13 @@ async fn serve_bulk(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> io::Result<()> {
     let (opener, mut incoming, driver) = session::start(io, Side::Server);
-    let _way = shared.bulks.add(node, opener);
+    let mut way = shared.bulks.add(node, opener);
     let mut driver = std::pin::pin!(driver);
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
             ended = &mut driver => return ended,
+            () = way.replaced() => return Ok(()),
             () = shared.hang_up.cancelled() => return Ok(()),
             stream = incoming.next(), if streams.len() < STREAMS => match stream {
                 Some(stream) => drop(streams.spawn(bulk::serve(shared.clone(), stream))),

@@ -126,9 +126,9 @@ impl Table {
         self.tasks.values().any(|task| task.life.is_live())
     }
 
-    /// Everything, for a hello. What changes afterwards is said on its own.
+    /// Everything, for a hello. What a report has no room for, and what changes afterwards, is said on its own.
     pub(super) fn reports(&mut self) -> Vec<TaskReport> {
-        self.unsaid.clear();
+        self.unsaid = self.tasks.keys().cloned().collect();
         let report = |(id, task): (&TaskId, &mut Task)| TaskReport {
             task: id.clone(),
             phase: task.life.report(task.record.address.as_ref()),

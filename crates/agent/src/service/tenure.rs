@@ -100,7 +100,9 @@ enum Phase {
     Deserted,
     /// A task lives.
     Used,
-    /// It is over, and there is a server that has not forgotten it; or there is none.
+    /// It is over, and its files, which go with the place, are being sent.
+    Sending,
+    /// There is a server that has not forgotten it; or there is none.
     Unforgotten,
     Alone,
     Forgotten,
@@ -119,6 +121,8 @@ struct View {
     has_launched: bool,
     is_connected: bool,
     is_told: bool,
+    /// What a task leaves behind has yet to be sent.
+    is_sending: bool,
 }
 
 impl Tenancy {
@@ -149,6 +153,7 @@ impl Tenancy {
             Phase::Alone if self.leaving == Leaving::Holding => self.options.hold.unwrap_or(ALONE).max(ALONE),
             Phase::Unused => UNUSED,
             Phase::Deserted => self.options.patience.unwrap_or(UNUSED),
+            Phase::Sending => self.options.hold.unwrap_or_default().max(UNFORGOTTEN),
             Phase::Unforgotten => UNFORGOTTEN,
             Phase::Alone => ALONE,
             Phase::Forgotten => FORGOTTEN,
@@ -178,9 +183,13 @@ impl Tenancy {
         if view.has_live {
             return if is_wanted { Phase::Used } else { Phase::Deserted };
         }
+        let has_no_disk = self.options.hold.is_some();
         match (self.taken.is_set(), view) {
             (true, View { is_connected: true, is_told: false, .. }) => Phase::Untold,
             (true, _) => Phase::Told,
+            (false, View { has_tasks: true, is_connected: true, is_sending: true, .. }) if has_no_disk => {
+                Phase::Sending
+            }
             (false, View { has_tasks: true, is_connected: true, .. }) => Phase::Unforgotten,
             (false, View { has_tasks: true, is_connected: false, .. }) => Phase::Alone,
             (false, _) if self.has_had_tasks => Phase::Forgotten,
@@ -248,6 +257,7 @@ impl Service {
             has_launched: self.tasks.has_launched(),
             is_connected: self.outbound.is_some(),
             is_told,
+            is_sending: self.tasks.iter().any(|task| task.life.has_files_to_send()),
         };
         if let Some(tenancy) = &mut self.tenancy {
             tenancy.update(view);
@@ -351,8 +361,14 @@ mod tests {
     }
 
     const PATIENCE: Duration = Duration::from_secs(60);
-    const IDLE: View =
-        View { has_tasks: false, has_live: false, has_launched: false, is_connected: true, is_told: true };
+    const IDLE: View = View {
+        has_tasks: false,
+        has_live: false,
+        has_launched: false,
+        is_connected: true,
+        is_told: true,
+        is_sending: false,
+    };
     const LIVE: View = View { has_tasks: true, has_live: true, has_launched: true, ..IDLE };
     const OVER: View = View { has_tasks: true, has_live: false, ..IDLE };
 
@@ -395,6 +411,19 @@ mod tests {
             spans(&mut tenancy, &[LIVE, untold, OVER, alone]),
             [None, Some(UNTOLD), Some(TOLD), Some(TOLD)]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_kept_for_files_that_are_being_sent_and_would_go_with_it() {
+        let sending = View { is_sending: true, ..OVER };
+        let alone = View { is_connected: false, ..sending };
+        let hour = Some(Duration::from_secs(3600));
+        let found = spans(&mut tenancy(false), &[LIVE, sending, alone, sending, OVER]);
+        assert_eq!(found, [None, hour, Some(ALONE), hour, Some(UNFORGOTTEN)]);
+        // Where they stay on a disk, nobody waits for them.
+        let mut with_disk = tenancy(false);
+        with_disk.options.hold = None;
+        assert_eq!(spans(&mut with_disk, &[LIVE, sending]), [None, Some(UNFORGOTTEN)]);
     }
 
     #[tokio::test(start_paused = true)]

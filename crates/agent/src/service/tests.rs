@@ -1,9 +1,10 @@
 //! The decisions about a task, with the world made up.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use jiff::Timestamp;
-use muster_link::message::{Launch, ReportPhase, ToServer};
+use muster_link::message::{Launch, Prepare, ReportPhase, TaskReport, ToServer};
 use muster_model::launch::{Surroundings, Work};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{Reason, TaskId};
@@ -11,7 +12,8 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert, prop_oneof, proptest};
 
 use super::life::{Life, Outcome, Phase, Step};
-use crate::record::Ended;
+use super::table::{Table, Task};
+use crate::record::{Ended, Record, TaskDir};
 
 fn task() -> TaskId {
     "task0.job_0123456789.1".parse().unwrap()
@@ -214,6 +216,33 @@ fn outputs_are_collected_once_after_the_end_and_before_anything_is_forgotten() {
     }
     assert!(matches!(said.last(), Some(ToServer::Outputs { .. })), "{said:?}");
     assert!(matches!(said[said.len() - 2], ToServer::Ended { .. }), "{said:?}");
+}
+
+#[test]
+fn outputs_that_were_collected_without_a_server_are_told_after_each_hello() {
+    let outputs = Some(Outputs::Failed { message: "none match".into() });
+    let life = Life::resume(Phase::Ended(Box::new(Ended { outputs, ..*ended(None, true) })));
+    let prepare = Prepare {
+        task: task(),
+        bundle: None,
+        previous: None,
+        outputs: vec!["@output/**".into()],
+        in_place: None,
+        goes_on: false,
+        ports: 0,
+        shared_port: None,
+        devices: vec![],
+        memory_bytes: None,
+    };
+    let dir = TaskDir::new(Path::new("/tasks"), &task());
+    let mut table = Table::default();
+    table.insert(task(), Task::new(&task(), dir, Record::new(prepare, None), life.with_outputs(true)));
+    for _ in 0..2 {
+        let reports = table.reports();
+        assert!(matches!(reports[..], [TaskReport { phase: ReportPhase::Ended { .. }, .. }]), "{reports:?}");
+        assert!(matches!(table.next_message(), Some(ToServer::Outputs { .. })));
+        assert!(table.next_message().is_none() && !table.has_unsaid());
+    }
 }
 
 #[test]

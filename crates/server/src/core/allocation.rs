@@ -60,6 +60,8 @@ pub(super) struct Allocation {
     pub fetch_by: Option<Timestamp>,
     /// When it is given back, whatever is still to be told.
     pub close_by: Option<Timestamp>,
+    /// Until when that may be put off for outputs that are being sent.
+    pub ship_by: Option<Timestamp>,
     /// Agents that were told to end.
     pub dismissed: BTreeSet<NodeId>,
     /// Agents that are away for too long, until it is known whether their allocation goes on.
@@ -93,6 +95,7 @@ impl Allocation {
             is_salvaged: false,
             fetch_by: None,
             close_by: None,
+            ship_by: None,
             dismissed: BTreeSet::new(),
             doubted: BTreeSet::new(),
             visited_until: None,

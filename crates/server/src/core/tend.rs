@@ -12,12 +12,15 @@ use std::time::Duration;
 use muster_engine::Verdict;
 use muster_link::message::ToAgent;
 use muster_model::job::{Event, State};
-use muster_model::{AttemptId, NodeId, Reason, Timestamp};
+use muster_model::task::Outputs;
+use muster_model::{AttemptId, NodeId, Reason, TaskId, Timestamp};
 use muster_store::Change;
+use serde_json::json;
 
 use super::Core;
 use super::allocation::{Allocation, Back, lapsed, settled};
 use super::batch::Batch;
+use super::live::Ended;
 use crate::delegate::Word;
 
 /// How long agents that are started again may take to tell how their tasks ended.
@@ -27,6 +30,11 @@ const SEND: Duration = Duration::from_secs(90);
 /// How long agents may hold a place after their attempt, to send logs and outputs. What takes longer is read from the
 /// disk once the place is given back: nobody's GPUs wait for a log.
 const SHIP: Duration = Duration::from_secs(30);
+/// The same where no disk keeps the files: an agent that is there and owes its task's outputs is given more time again and
+/// again, but not for ever.
+const SHIP_FILES: Duration = Duration::from_secs(3600);
+/// What is said of outputs that did not come in that time, or whose place ended before.
+const LOST: &str = "the place where it ran was gone before they were sent; what is large belongs on a volume";
 /// How long an allocation without agents may take to end by itself.
 const LINGER: Duration = Duration::from_secs(5);
 /// When it is asked whether it has.
@@ -130,8 +138,11 @@ impl Core {
         let is_owed = self.ended.keys().any(|task| task.attempt == *attempt);
         let is_just_over = batch.ended.iter().any(|(task, _)| task.attempt == *attempt);
         let connected: Vec<NodeId> = nodes.iter().filter(|node| self.is_connected(node)).cloned().collect();
+        let owing = self.owing_files(attempt);
+        let is_sending = owing.iter().any(|(_, node)| connected.contains(node));
+        let is_alone = connected.is_empty() && !owing.iter().any(|(_, node)| self.is_awaited(node, now));
         let Some(allocation) = self.allocation_mut(attempt, batch) else { return };
-        let ship = if connected.is_empty() { LINGER } else { SHIP };
+        let ship = if is_alone { LINGER } else { SHIP };
         let mut timers = Vec::new();
         if !allocation.row.closing {
             allocation.row.closing = true;
@@ -145,6 +156,11 @@ impl Core {
             timers.push(now + ship);
             now + ship
         });
+        let ship_by = *allocation.ship_by.get_or_insert(now + SHIP_FILES);
+        if is_sending && close_by <= now && now < ship_by {
+            allocation.close_by = Some(ship_by.min(now + SHIP));
+            timers.extend(allocation.close_by);
+        }
         let is_visited = allocation.visited_until.is_some_and(|at| at > now);
         if !is_owed && !is_visited {
             for node in connected.iter().filter(|node| !allocation.dismissed.contains(node)) {
@@ -191,9 +207,35 @@ impl Core {
         if may_still_tell || is_leaving || is_visited {
             return self.timers.extend(fetch_by);
         }
+        self.give_up_files(attempt, batch, now);
+        let Some(allocation) = self.allocation_mut(attempt, batch) else { return };
         batch.first.push(Change::CloseAllocation { attempt: attempt.clone(), at: now });
         batch.first.extend(allocation.row.nodes.iter().cloned().map(Change::RemoveNode));
         batch.closed.push(attempt.clone());
+    }
+
+    /// The tasks of an attempt whose outputs have yet to come, and go with their place, each with its node.
+    fn owing_files(&self, attempt: &AttemptId) -> Vec<(TaskId, NodeId)> {
+        let Some(allocation) = self.allocations.get(attempt) else { return Vec::new() };
+        let engine = self.parts.engines.get(allocation.row.target.engine());
+        if engine.is_none_or(|engine| engine.capabilities().keeps_files) {
+            return Vec::new();
+        }
+        let owes = |(task, ended): &(&TaskId, &Ended)| task.attempt == *attempt && ended.owes_outputs;
+        self.ended.iter().filter(owes).map(|(task, ended)| (task.clone(), ended.node.clone())).collect()
+    }
+
+    /// What has not come is lost, which is not to pass in silence.
+    fn give_up_files(&self, attempt: &AttemptId, batch: &mut Batch, now: Timestamp) {
+        for (task, _) in self.owing_files(attempt) {
+            if batch.outputs.contains(&task) {
+                continue;
+            }
+            let outputs = Outputs::Failed { message: LOST.into() };
+            let body = json!({ "rank": task.rank, "outputs": outputs });
+            batch.event(&attempt.job, attempt.number, now, "outputs", body);
+            batch.first.push(Change::Outputs { task, outputs });
+        }
     }
 
     /// After a commit: what was closed goes from memory, and whoever waited for it may start.
@@ -234,6 +276,11 @@ impl Core {
             batch.words.push(Word::Salvage { attempt: attempt.clone(), target });
         }
         true
+    }
+
+    /// Whether an agent that is away may be on its way.
+    fn is_awaited(&self, node: &NodeId, now: Timestamp) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.lost_at.is_some_and(|at| at > now))
     }
 
     pub(super) fn is_connected(&self, node: &NodeId) -> bool {

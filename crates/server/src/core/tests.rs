@@ -43,6 +43,7 @@ fn load(dir: &std::path::Path) -> (Core, Ears) {
             Arc::new(Local::new(options)),
             Arc::new(pool::Far::new()),
             Arc::new(crate::delegate::tests::Cluster::new()),
+            Arc::new(crate::delegate::tests::Cluster::named("k8s", false)),
         ])),
         logs: Arc::new(LogStore::new(dir.join("logs"))),
         metrics: Arc::new(Metrics::new()),

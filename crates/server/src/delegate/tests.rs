@@ -61,14 +61,18 @@ fn pending() -> Status {
 
 impl Cluster {
     pub fn new() -> Self {
+        Self::named("slurm", true)
+    }
+
+    pub fn named(name: &'static str, keeps_files: bool) -> Self {
         let capabilities = Capabilities {
-            name: "slurm",
+            name,
             family: Family::Delegating,
             submitter_environment: false,
             in_place: false,
             images: false,
             volumes: false,
-            keeps_files: true,
+            keeps_files,
             lost_after: Duration::from_secs(10),
         };
         Self {

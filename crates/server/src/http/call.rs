@@ -83,7 +83,7 @@ pub(super) async fn call(shared: &Shared, place: &Place, call: Call) -> Result<B
     }
     let header = StreamHeader::Call { task: task.clone(), call };
     let called = async {
-        let mut stream = BufReader::with_capacity(PIECE, shared.bulks.open(node).await?);
+        let mut stream = BufReader::with_capacity(PIECE, shared.bulks.open_live(node).await?);
         control::send(&mut stream, &header).await?;
         stream.flush().await?;
         io::Result::Ok((control::receive::<Called>(&mut stream).await?, stream))

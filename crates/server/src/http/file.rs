@@ -150,7 +150,11 @@ async fn ask(shared: &Shared, place: &Place, path: &str, want: FilesWanted) -> R
     }
     let header = StreamHeader::Files { task: task.clone(), path: path.to_owned(), want };
     let asked = async {
-        let mut stream = BufReader::with_capacity(MAX_PIECE, shared.bulks.open(node).await?);
+        let stream = match place.end {
+            Some(_) => shared.bulks.open(node).await?,
+            None => shared.bulks.open_live(node).await?,
+        };
+        let mut stream = BufReader::with_capacity(MAX_PIECE, stream);
         control::send(&mut stream, &header).await?;
         stream.flush().await?;
         io::Result::Ok((control::receive::<Files>(&mut stream).await?, stream))

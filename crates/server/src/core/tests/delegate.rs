@@ -49,7 +49,7 @@ impl Fixture {
     fn come(&mut self, task: &TaskId, reports: Vec<TaskReport>) -> Agent {
         self.connection += 1;
         let (outbox, messages) = mpsc::channel(100);
-        let node = seat(task);
+        let node = self.core.allocations[&task.attempt].row.nodes[task.rank as usize].clone();
         let device = Device {
             index: 3,
             vendor: Vendor::Nvidia,
@@ -87,7 +87,11 @@ impl Fixture {
     /// A gang of one that runs, with its agent.
     fn run_one(&mut self, retries: u32) -> (TaskId, Agent) {
         let job = self.submit_to_cluster(1, retries);
-        let task = task(&job, 1, 0);
+        self.run_only(&job)
+    }
+
+    fn run_only(&mut self, job: &JobId) -> (TaskId, Agent) {
+        let task = task(job, 1, 0);
         self.hear(&task.attempt, News::Accepted { external: Some("17".into()) });
         let agent = self.come(&task, Vec::new());
         self.start_on(&agent, &task);
@@ -112,11 +116,6 @@ impl Fixture {
     fn again(&mut self) {
         self.core.turn(std::iter::empty());
     }
-}
-
-fn seat(task: &TaskId) -> NodeId {
-    let job = task.attempt.job.as_str().trim_start_matches("job_");
-    format!("node_slurm.{job}.{}.{}", task.attempt.number, task.rank).parse().unwrap()
 }
 
 fn over(task: &TaskId, failure: Option<Reason>) -> TaskReport {
@@ -235,6 +234,38 @@ fn an_agent_that_never_finishes_sending_does_not_keep_its_place() {
     assert!(fixture.is_kept());
     fixture.later(Duration::from_secs(91));
     assert!(!fixture.is_kept(), "what nobody can tell is not waited for");
+}
+
+#[test]
+fn files_that_go_with_their_place_are_sent_for_as_long_as_that_takes_within_reason() {
+    let mut fixture = Fixture::new();
+    let spec = json!({ "command": ["true"], "on": "k8s", "outputs": ["@output/**"] });
+    for is_sent in [true, false] {
+        let job = fixture.submit(spec.clone());
+        let (task, mut agent) = fixture.run_only(&job);
+        fixture.tell(&agent, ended(task.clone(), None));
+        fixture.again();
+        for seconds in (0..3600).step_by(20) {
+            fixture.later(Duration::from_secs(seconds));
+        }
+        assert_eq!(fixture.asked(), Vec::<String>::new(), "it is there, and sends");
+        if is_sent {
+            fixture.tell(&agent, collected(task.clone()));
+            fixture.again();
+            assert!(all(&mut agent.messages).contains(&ToAgent::Shutdown));
+            fixture.go(agent);
+            fixture.see(&task.attempt, Status::Ended(Verdict::Completed));
+        } else {
+            fixture.later(Duration::from_secs(3601));
+            assert_eq!(fixture.asked(), ["take back 1"], "nobody waits for ever");
+            fixture.go(agent);
+            fixture.hear(&task.attempt, News::TakenBack);
+            fixture.later(Duration::from_secs(3700));
+            let outputs = fixture.core.parts.readers.outputs(&job, 1).unwrap();
+            assert!(matches!(&outputs[&0], Outputs::Failed { message } if message.contains("volume")));
+        }
+        assert!(!fixture.is_kept());
+    }
 }
 
 #[test]
