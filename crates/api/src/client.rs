@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+mod account;
 pub mod build;
 mod call;
 mod connection;

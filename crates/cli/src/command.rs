@@ -3,6 +3,7 @@
 use clap::Args;
 
 pub(crate) mod attach;
+pub(crate) mod audit;
 pub(crate) mod clone;
 pub(crate) mod completion;
 pub(crate) mod config;
@@ -17,6 +18,7 @@ pub(crate) mod files;
 pub(crate) mod gc;
 pub(crate) mod get;
 pub(crate) mod init;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod machine;
 pub(crate) mod nodes;
@@ -36,9 +38,12 @@ pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod submit;
 pub(crate) mod suspend;
+pub(crate) mod token;
+pub(crate) mod user;
 pub(crate) mod version;
 pub(crate) mod wait;
 pub(crate) mod why;
+pub(crate) mod workspace;
 
 /// The one job a command is about.
 #[derive(Debug, Args)]

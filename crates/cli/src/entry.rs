@@ -9,9 +9,9 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use muster_api::model::node::Device;
 
 use crate::command::{
-    attach, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files, gc,
-    get, init, logs, machine, nodes, pool, port_forward, ps, resume, rm, run, server, session, show, ssh,
-    ssh_config, ssh_proxy, stop, submit, suspend, version, wait, why,
+    attach, audit, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files,
+    gc, get, init, login, logs, machine, nodes, pool, port_forward, ps, resume, rm, run, server, session,
+    show, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user, version, wait, why, workspace,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::face;
@@ -156,6 +156,14 @@ enum Command {
     Gc(gc::Args),
     Server(server::Args),
     Context(context::Args),
+    Login(login::Args),
+    Logout(login::LogoutArgs),
+    Signup(login::SignUpArgs),
+    Whoami(login::WhoamiArgs),
+    User(user::Args),
+    Token(token::Args),
+    Workspace(workspace::Args),
+    Audit(audit::Args),
     Config(config::Args),
     #[command(name = "ssh-config")]
     SshConfig(ssh_config::Args),
@@ -253,6 +261,14 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),
         Command::Context(args) => context::run(&args),
+        Command::Login(args) => block_on(login::run(&args)),
+        Command::Logout(args) => block_on(login::logout(&args)),
+        Command::Signup(args) => block_on(login::sign_up(&args)),
+        Command::Whoami(args) => block_on(login::whoami(&args)),
+        Command::User(args) => block_on(user::run(&args)),
+        Command::Token(args) => block_on(token::run(&args)),
+        Command::Workspace(args) => block_on(workspace::run(&args)),
+        Command::Audit(args) => block_on(audit::run(&args)),
         Command::Config(args) => config::run(&args, hooks),
         Command::Doctor(args) => block_on(doctor::run(&args, hooks)),
         Command::Completion(args) => completion::run(&args, &Cli::command()),
@@ -413,6 +429,14 @@ mod tests {
         gc: Remove what need not be kept: old logs and outputs, code that no job has
         server: Start, stop or look at the private server
         context: Name servers, and choose the one that commands talk to
+        login: Log in to a server that people share
+        logout: Log out: the token that this machine has is good no longer
+        signup: Ask for an account on a server that people share
+        whoami: Say who you are to the server, and what you may do
+        user: List people, make accounts, disable them, set passwords
+        token: Make, list, rotate and remove tokens
+        workspace: List workspaces, make them, and say who is what in them
+        audit: Show who did what, and who was not allowed to
         config: Show or change the settings, and where each comes from
         ssh-config: Make plain ssh, scp, rsync and editors reach tasks
         doctor: Check this machine, the configuration, the server, its engines and nodes

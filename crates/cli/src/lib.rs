@@ -20,6 +20,7 @@ mod interrupt;
 mod label;
 mod machine;
 mod moment;
+mod password;
 mod place;
 mod private;
 mod progress;

@@ -277,7 +277,7 @@ impl Client {
         self.exchange("GET /healthz", self.prepare(Method::GET, "/healthz", Body::None, &[])?).await.map(drop)
     }
 
-    async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+    pub(super) async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.json(Method::GET, path, Body::None, &[]).await
     }
 }

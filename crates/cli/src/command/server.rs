@@ -124,7 +124,9 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
                 Some(home) => home.clone(),
                 None => Home::from_environment()?.folder().to_owned(),
             };
-            let RunArgs { daemon, listen, token_file, auth, tls: TlsFlags { tls, tls_cert, tls_key }, .. } = args;
+            let RunArgs {
+                daemon, listen, token_file, auth, tls: TlsFlags { tls, tls_cert, tls_key }, ..
+            } = args;
             let certificate = tls_cert.zip(tls_key);
             let tls = tls || certificate.is_some();
             Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file, auth, tls, certificate }))

@@ -227,7 +227,12 @@ async fn every_operation_is_for_those_it_is_promised_to() {
                 }
                 if operation == "remove_workspace" {
                     let request = json!({ "name": "gone" });
-                    drop(team.server.client.request::<Value>(Method::POST, "/workspaces", Some(&request)).await);
+                    drop(
+                        team.server
+                            .client
+                            .request::<Value>(Method::POST, "/workspaces", Some(&request))
+                            .await,
+                    );
                 }
                 let user = if path.contains("/members/") { member } else { "owner" };
                 let filled = path
