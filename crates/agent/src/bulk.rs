@@ -82,6 +82,7 @@ impl Keeper {
             let Connected { io, pulse } = self.dialer.connect().await;
             let since = Instant::now();
             let (opener, incoming, driver) = session::start(io, Side::Agent);
+            tracing::debug!(connection, "the bulk connection is made");
             self.current.send_replace(Some(Open { connection, opener }));
             let reason = tokio::select! {
                 ended = drive(driver) => ended.err().map_or_else(|| "closed".to_owned(), |error| error.to_string()),

@@ -119,7 +119,9 @@ impl Dialer {
                     tracing::info!(channel = self.channel.as_str(), error = %error, "the server cannot be reached");
                     told = true;
                 }
-                Err(_) => {}
+                Err(error) => {
+                    tracing::debug!(channel = self.channel.as_str(), error = %error, pause = ?self.pause, "the server cannot be reached yet");
+                }
             }
             self.wait().await;
         }

@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 pub use post::Post;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +24,8 @@ use crate::tls::{self, Fingerprint};
 pub const PATH: &str = "/api/v1/link";
 /// Connecting and upgrading together; a server that takes longer is as good as gone, and the caller tries again.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a TCP connection may take before another is made beside it.
+const BESIDE: Duration = Duration::from_secs(1);
 
 /// What a server is called that needs no name.
 const LOCALHOST: &str = "localhost";
@@ -94,7 +98,7 @@ pub async fn dial(
 }
 
 async fn tcp(address: &str) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+    let stream = first(|| TcpStream::connect(address)).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -113,6 +117,23 @@ pub async fn over(
     token: &str,
 ) -> io::Result<Box<dyn Connection>> {
     in_time(upgrade(way, LOCALHOST, channel, node, token)).await
+}
+
+/// The first of several tries that comes to something, each made a while after the one before. The address of a cluster's Service
+/// leads for a moment to a server that is gone, and all packets of a connection go where its first one went: a try from that moment
+/// ends only when time is up, long after the address leads to the next server.
+async fn first<T, F: Future<Output = io::Result<T>>>(mut make: impl FnMut() -> F) -> io::Result<T> {
+    let mut tries = FuturesUnordered::new();
+    let mut again = tokio::time::interval(BESIDE);
+    loop {
+        tokio::select! {
+            _ = again.tick() => tries.push(make()),
+            Some(tried) = tries.next() => match tried {
+                Err(_) if !tries.is_empty() => {}
+                tried => return tried,
+            },
+        }
+    }
 }
 
 async fn in_time(
@@ -143,4 +164,30 @@ where
     request.headers_mut().insert("authorization", bearer);
     let (socket, _) = tokio_tungstenite::client_async(request, stream).await.map_err(io::Error::other)?;
     Ok(Box::new(crate::websocket::client(socket)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_try_that_leads_nowhere_holds_up_no_other() {
+        let begun = tokio::time::Instant::now();
+        let mut number = 0;
+        let found = first(|| {
+            number += 1;
+            let number = number;
+            async move {
+                match number {
+                    1 => std::future::pending().await,
+                    2 | 3 => Err(io::ErrorKind::ConnectionRefused.into()),
+                    _ => Ok(number),
+                }
+            }
+        });
+        assert_eq!((found.await.unwrap(), begun.elapsed()), (4, 3 * BESIDE));
+        // Who is refused at once is told so at once.
+        let refused: io::Result<()> = first(|| async { Err(io::ErrorKind::ConnectionRefused.into()) }).await;
+        assert!(refused.is_err() && begun.elapsed() == 3 * BESIDE);
+    }
 }

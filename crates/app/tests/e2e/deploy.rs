@@ -182,6 +182,8 @@ fn one_manifest_installs_a_server_whose_jobs_outlive_it() {
     let wait = "until [ -e /tmp/end ]; do sleep 0.1; done; echo done";
     let job = site.home.submit(&Site::words("--on k8s", wait));
     site.home.wait_for_state(&job, "running");
+    // Those of the job before end on their own.
+    wait_for("its pod to be the only one", || site.names("muster-jobs", "pods").len() == 1);
     let (pods, servers) = (site.names("muster-jobs", "pods"), site.names("muster", "pods"));
     drop(forward);
     site.kube.kubectl(&["-n", "muster", "delete", "pod", &servers[0], "--grace-period=0", "--force"]);

@@ -38,7 +38,8 @@ impl Site {
 #[test]
 fn jobs_outlive_a_control_plane_and_a_kubelet_that_die() {
     let site = Site::apart(KubeOptions::default(), "");
-    let line = format!("echo ran >> \"$SHARED/runs\"; echo begun; {}; echo ended", until("go"));
+    let line = "echo ran >> \"$SHARED/runs\"; echo begun";
+    let line = format!("{line}; {}; echo $RANK > \"$MUSTER_OUTPUT_DIR/rank\"; echo ended", until("go"));
     let job = site.submit_line(&["-N", "2"], &line);
     site.home.wait_for_state(&job, "running");
     site.kube.kill("apiserver");
@@ -62,7 +63,16 @@ fn jobs_outlive_a_control_plane_and_a_kubelet_that_die() {
     for rank in ["0", "1"] {
         assert_eq!(site.home.ok(["logs", &job, "--task", rank]), "begun\nended\n");
     }
+    // What they leave goes with the pods, which therefore stay until it is here.
     site.wait_for_nothing_left();
+    let shown = site.home.job(&job);
+    for task in crate::tasks(&shown) {
+        assert_eq!(
+            (&task["outputs"]["state"], &task["outputs"]["files"]),
+            (&"collected".into(), &1.into()),
+            "{shown}"
+        );
+    }
 }
 
 #[test]
