@@ -151,14 +151,16 @@ impl Store {
     }
 
     /// Takes one away. Commands that used it use the private server again.
-    pub fn remove(&self, name: &str) -> Result<Context, Error> {
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
         self.change(|all| {
             all.find(name)?;
-            let Some(removed) = all.contexts.remove(name) else { return Err(not_changed()) };
+            if all.contexts.remove(name).is_none() {
+                return Err(not_changed());
+            }
             if all.current() == name {
                 all.current = None;
             }
-            Ok(removed)
+            Ok(())
         })
     }
 

@@ -163,8 +163,8 @@ impl Error {
     }
 
     #[must_use]
-    pub fn detail(mut self, line: impl Into<String>) -> Self {
-        self.details.push(line.into());
+    pub fn detail(mut self, line: String) -> Self {
+        self.details.push(line);
         self
     }
 

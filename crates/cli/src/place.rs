@@ -200,7 +200,7 @@ impl Named {
                 Error::new(Code::CertificateChanged, message)
                     .detail(format!("pinned  {pinned}"))
                     .detail(format!("shown   {found}"))
-                    .detail("somebody may be between you and the server; nothing was sent, and no token was shown")
+                    .detail("somebody may be between you and the server; nothing was sent, and no token was shown".to_owned())
                     .hint(format!(
                         "ask whoever runs the server; if it was replaced, pin the new one: {}",
                         self.pin(&found.to_string())

@@ -219,9 +219,9 @@ mod tests {
           UserKnownHostsFile /dev/null
           LogLevel ERROR
         "#);
-        let lab = Named { by: By::Context("lab".into()), ..named };
+        let lab = Named { endpoint: named.endpoint.clone(), by: By::Context("lab".into()) };
         let block = Means { server: Some(&lab), home: None, ..means }.block().unwrap();
-        assert!(block.contains("ProxyCommand env MUSTER_CONTEXT=lab '/opt"), "{block}");
+        assert!(block.contains("ProxyCommand env 'MUSTER_CONTEXT=lab' '/opt"), "{block}");
         assert!(!block.contains("MUSTER_TOKEN"), "{block}");
         let plain = Means { home: None, server: None, program: Path::new("/usr/bin/muster"), ..means };
         let block = plain.block().unwrap();
