@@ -2,6 +2,7 @@
 //!
 //! A handler reads its request, asks the core or the readers, and shapes the reply. It decides nothing.
 
+mod backup;
 mod bundle;
 mod call;
 mod cluster;
@@ -103,6 +104,8 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(server::show))
         .routes(routes!(doctor::show))
         .routes(routes!(server::shutdown))
+        .routes(routes!(server::reload))
+        .routes(routes!(backup::take))
 }
 
 /// Who is on the other end of a listener.

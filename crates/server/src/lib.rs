@@ -5,6 +5,7 @@
 //! Handlers never have an engine change anything, and never write to the database themselves.
 
 mod auth;
+mod backup;
 mod bundle;
 mod chunk_store;
 mod core;
@@ -20,14 +21,17 @@ mod memory;
 mod metrics;
 mod outputs;
 mod random;
+mod reload;
 mod retention;
 mod service;
 mod starts;
 mod state;
 mod view;
 
+pub use backup::{RestoreError, Restored, restore};
 pub use engines::Engines;
 pub use http::openapi;
 pub use memory::share_heap;
+pub use reload::{Fresh, ReadAgain};
 pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};

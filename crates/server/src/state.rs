@@ -1,7 +1,7 @@
 //! What every handler shares.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use muster_model::Timestamp;
@@ -17,6 +17,7 @@ use crate::engines::Engines;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
+use crate::reload::Reloads;
 use crate::retention::Keep;
 use crate::starts::Starts;
 
@@ -40,7 +41,9 @@ pub(crate) struct Shared {
     /// Agents' connections end, after what was said to them is sent.
     pub hang_up: CancellationToken,
     /// What is kept, and for how long.
-    pub keep: Keep,
+    pub keep: RwLock<Keep>,
+    /// Reads the configuration anew.
+    pub reloads: Reloads,
     /// Held while what need not be kept is removed.
     pub collecting: tokio::sync::Mutex<()>,
     pub owner: String,
@@ -48,6 +51,13 @@ pub(crate) struct Shared {
     pub build: String,
     pub version: String,
     pub started_at: Timestamp,
+}
+
+impl Shared {
+    /// What is kept, and for how long, by the configuration as it is now.
+    pub fn keep(&self) -> Keep {
+        self.keep.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Whether anybody uses the server.
