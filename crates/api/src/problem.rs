@@ -16,7 +16,7 @@ muster_model::catalogue! {
         /// The content of a chunk does not have the digest it was sent under.
         ChunkMismatch = "chunk_mismatch" => "Run the command again; if it happens again, something between client and server changes bytes.",
         /// The server's configuration says it, and it is changed there.
-        Configured = "configured" => "Change config.toml (`muster config path` says where it is), then start the server anew: `muster server stop`.",
+        Configured = "configured" => "Change config.toml (`muster config path` says where it is), then `muster server reload`.",
         /// Who asks is known, and may not do that.
         Forbidden = "forbidden" => "Ask somebody who may: a lead of the workspace, or an admin; `muster whoami` says what you may do.",
         /// An idempotency key was used again for another request.
@@ -47,6 +47,8 @@ muster_model::catalogue! {
         NotFound = "not_found" => "Use an address of openapi.json; client and server may differ in version.",
         /// There is no such pool.
         PoolNotFound = "pool_not_found" => "`muster pool ls` lists the pools; `muster pool add NAME USER@HOST` makes one.",
+        /// The server's config.toml says something that is not to be.
+        ServerConfigInvalid = "server_config_invalid" => "Correct the field that is named in the server's config.toml, then `muster server reload`.",
         /// The server's disk is full.
         ServerDiskFull = "server_disk_full" => "Free space where the server keeps its data (`muster server status` says where), then try again.",
         /// The session's shell has ended: it takes no more commands.
@@ -84,6 +86,7 @@ impl Code {
             | Self::NameTaken
             | Self::NoAccounts
             | Self::NoRoom
+            | Self::ServerConfigInvalid
             | Self::SessionOver => 409,
             Self::InvalidFields => 422,
             Self::TooManyRequests => 429,
@@ -115,6 +118,7 @@ impl Code {
             Self::NodeNotFound => "no such node",
             Self::NotFound => "not found",
             Self::PoolNotFound => "no such pool",
+            Self::ServerConfigInvalid => "the configuration cannot be used",
             Self::ServerDiskFull => "the server's disk is full",
             Self::SessionOver => "the session is over",
             Self::TooLarge => "too large",

@@ -720,6 +720,15 @@ pub struct Gc {
     pub dry_run: bool,
 }
 
+/// What became of a changed configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServerReload {
+    /// Settings that differ from what they were, and hold from now on.
+    pub changed: Vec<String>,
+    /// Settings that differ from what the server started with, and hold after its next start.
+    pub needs_restart: Vec<String>,
+}
+
 /// What was removed because it need not be kept, or would be.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct GcReport {

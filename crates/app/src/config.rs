@@ -102,12 +102,18 @@ pub struct Local {
 impl Config {
     /// Reads the file; without one, everything is as it is without configuration.
     pub fn load(home: &Path) -> anyhow::Result<Self> {
+        Self::load_with_text(home).map(|(config, _)| config)
+    }
+
+    /// The same, with what was read.
+    pub fn load_with_text(home: &Path) -> anyhow::Result<(Self, String)> {
         let path = home.join("config.toml");
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text).with_context(|| format!("{} cannot be used", path.display())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
-        }
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("{} cannot be read", path.display()))?,
+        };
+        let config = Self::parse(&text).with_context(|| format!("{} cannot be used", path.display()))?;
+        Ok((config, text))
     }
 
     /// Reads a file's text. A wrong value is found here, not by an agent that fails out of sight.

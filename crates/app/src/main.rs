@@ -8,6 +8,7 @@ mod k8s;
 mod keep;
 mod pod;
 mod pool;
+mod reload;
 mod server;
 mod settings;
 mod slurm;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             let hooks = Hooks {
                 openapi: muster_server::openapi,
                 server_run: server::run,
+                server_restore: server::restore,
                 agent_run: agent::run,
                 settings: settings::SETTINGS,
                 check_config: config::check,

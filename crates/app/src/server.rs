@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use muster_api::client::build;
-use muster_cli::ServerOptions;
+use muster_cli::{NotRestored, Restored, ServerOptions};
 use muster_engine::local::{self, Local};
 use muster_engine::slurm::Slurm;
 use muster_engine::ssh::{self, Ssh};
@@ -15,7 +15,7 @@ use muster_engine::{AgentBinary, Engine};
 use muster_engine_kube::Kubernetes;
 use muster_link::tls::Fingerprint;
 use muster_link::unix;
-use muster_server::{Certificate, Engines, Listen, Options};
+use muster_server::{Certificate, Engines, Listen, Options, RestoreError};
 
 use crate::config::Config;
 use crate::k8s;
@@ -41,7 +41,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
 }
 
 fn serve(options: ServerOptions) -> anyhow::Result<()> {
-    let config = Config::load(&options.home)?;
+    let (config, text) = Config::load_with_text(&options.home)?;
     let home = std::path::absolute(&options.home).context("the data directory")?;
     let idle_exit =
         if options.daemon && options.listen.is_none() { config.server.idle_exit()? } else { None };
@@ -61,9 +61,11 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         owner: owner(),
         keep: config.keep.read()?,
         pools: config.pools()?,
+        read_again: crate::reload::reader(home.clone(), &text)?,
         home,
     };
     runtime.block_on(muster_server::run(options, |_| announce()))?;
+    notify("STOPPING=1");
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(())
 }
@@ -91,6 +93,25 @@ fn certificate(
     let address = address.trim_start_matches('[').trim_end_matches(']');
     let names = [&host, address, "localhost", "127.0.0.1", "::1"];
     Ok(Some((Certificate::own(home, &names).context("TLS")?, true)))
+}
+
+/// `muster server restore`.
+pub fn restore(backup: &mut dyn io::Read, home: &Path) -> Result<Restored, NotRestored> {
+    match muster_server::restore(backup, home) {
+        Ok(restored) => Ok(Restored {
+            taken_at: restored.taken_at,
+            version: restored.version,
+            files: restored.files,
+            bytes: restored.bytes,
+            held_jobs: restored.held,
+            unsettled_tasks: restored.unsettled,
+        }),
+        Err(RestoreError::Io { source, .. }) => Err(NotRestored::Failed(source)),
+        Err(error @ (RestoreError::Running(_) | RestoreError::NotEmpty { .. })) => {
+            Err(NotRestored::NotEmpty(error.to_string()))
+        }
+        Err(error) => Err(NotRestored::Unusable(format!("{:#}", anyhow::Error::from(error)))),
+    }
 }
 
 /// The token that an operator chose. A Secret that nobody made is mounted as nothing: the server then has a token of its own.
@@ -198,8 +219,28 @@ fn detach() {
     }
 }
 
+/// Tells the service manager that started this process, if one did. systemd names a datagram socket for it, by a path or, with `@`, in
+/// the abstract namespace.
+fn notify(word: &str) {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let told = || {
+        let address = match name.as_bytes() {
+            [b'@', abstract_name @ ..] => SocketAddr::from_abstract_name(abstract_name)?,
+            _ => SocketAddr::from_pathname(&name)?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(word.as_bytes(), &address)
+    };
+    if let Err(error) = told() {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}
+
 /// Tells the waiting client, then lets go of its pipe.
 fn announce() {
+    notify("READY=1");
     let mut stdout = io::stdout();
     // A client that stopped waiting is no reason not to serve.
     let _ = stdout.write_all(b"ready\n").and_then(|()| stdout.flush());

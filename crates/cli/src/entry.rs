@@ -1,12 +1,15 @@
 //! From the words of a command line to the command, and from its outcome to an exit code.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use muster_api::model::Timestamp;
 use muster_api::model::node::Device;
+use serde::Serialize;
 
 use crate::command::{
     attach, audit, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files,
@@ -24,6 +27,8 @@ pub struct Hooks {
     pub openapi: fn() -> String,
     /// `server run`.
     pub server_run: fn(ServerOptions) -> ExitCode,
+    /// `server restore`: makes a directory the data directory of the server that a backup is of.
+    pub server_restore: fn(&mut dyn Read, &Path) -> Result<Restored, NotRestored>,
     /// `agent`, with the words after it.
     pub agent_run: fn(Vec<OsString>) -> ExitCode,
     /// Everything that `config.toml` may set.
@@ -79,6 +84,34 @@ pub struct ServerOptions {
     pub tls: bool,
     /// The files with the certificate and its key; the server makes one of its own where there are none.
     pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// When the backup was taken.
+    pub taken_at: Timestamp,
+    /// The muster that took it.
+    pub version: String,
+    /// How many files there are.
+    pub files: u64,
+    /// All of them together.
+    pub bytes: u64,
+    /// Jobs that were not over, and are held.
+    pub held_jobs: u64,
+    /// Tasks that were over and had not sent everything.
+    pub unsettled_tasks: u64,
+}
+
+/// Why nothing was restored.
+#[derive(Debug)]
+pub enum NotRestored {
+    /// There is something where it was to go.
+    NotEmpty(String),
+    /// The backup cannot be used.
+    Unusable(String),
+    /// The disk, or the rights to it.
+    Failed(io::Error),
 }
 
 /// Run training code as distributed jobs, on whatever accelerators there are

@@ -59,6 +59,7 @@ impl Kind {
             | Code::NodeNotFound
             | Code::NotFound
             | Code::PoolNotFound
+            | Code::ServerConfigInvalid
             | Code::SessionOver
             | Code::TooLarge
             | Code::Unauthorized => Self::Input,

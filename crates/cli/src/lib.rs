@@ -33,4 +33,4 @@ mod table;
 mod target;
 mod terminal;
 
-pub use entry::{Hooks, ServerOptions, Setting, Trees, main};
+pub use entry::{Hooks, NotRestored, Restored, ServerOptions, Setting, Trees, main};

@@ -345,6 +345,11 @@ impl Job {
         self.is_waiting() && !self.hold && self.eligible_at.is_none_or(|at| at <= now)
     }
 
+    /// Whether it waits for somebody to let it go.
+    pub fn is_held(&self) -> bool {
+        self.hold && self.is_waiting()
+    }
+
     /// Whether it waits here, for us to find it a place.
     pub fn is_waiting(&self) -> bool {
         self.state == State::Queued && !self.is_under_way()

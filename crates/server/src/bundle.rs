@@ -45,7 +45,7 @@ pub(crate) async fn put(
     .await?;
     // Told anew when half of the grace has passed, as with its chunks: then it stays for the job that is about to name it.
     let is_fresh =
-        |used_at| now().duration_since(used_at) < (shared.keep.unused / 2).try_into().unwrap_or_default();
+        |used_at| now().duration_since(used_at) < (shared.keep().unused / 2).try_into().unwrap_or_default();
     if missing.is_empty() && !used_at.map_err(|error| internal(&error))?.is_some_and(is_fresh) {
         shared.core.ask(|reply| Input::PutBundle(id, text, reply)).await?;
     }

@@ -201,8 +201,8 @@ impl Core {
                 batch.answers.push(Answer::Done(reply));
             }
             Input::Unfinished(reply) => {
-                // What is suspended waits for its user, and not for this process.
-                let waits = |live: &&Live| live.job.state != State::Suspended;
+                // What is suspended or held waits for its user, and not for this process.
+                let waits = |live: &&Live| live.job.state != State::Suspended && !live.job.is_held();
                 drop(reply.send(Ok(self.jobs.values().filter(waits).count() as u64)));
             }
             Input::Kept(reply) => {
@@ -222,6 +222,13 @@ impl Core {
             }
             Input::LogClosed(task) => self.forget_if_complete(&task, &mut batch.messages),
             Input::Dismiss(reply) => self.on_dismiss(reply, batch),
+            Input::Keep(keep) => self.on_keep(keep),
+            Input::Unsettled(reply) => {
+                let is_here =
+                    |node: &NodeId| self.nodes.get(node).is_some_and(|node| node.connection.is_some());
+                let owed = self.ended.iter().filter(|(_, ended)| is_here(&ended.node));
+                drop(reply.send(Ok(owed.map(|(task, _)| task.clone()).collect())));
+            }
             Input::RemoveBundles { unused_since, limit, reply } => {
                 batch.last.push(Change::RemoveBundles { unused_since, limit });
                 batch.answers.push(Answer::Bundles(reply));

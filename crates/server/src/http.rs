@@ -4,6 +4,7 @@
 
 mod account;
 mod audit;
+mod backup;
 mod bundle;
 mod call;
 mod cluster;
@@ -125,6 +126,8 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(workspace::put_member, workspace::remove_member))
         .routes(routes!(workspace::ask_to_join))
         .routes(routes!(audit::list))
+        .routes(routes!(server::reload))
+        .routes(routes!(backup::take))
 }
 
 /// Who is on the other end of a listener.

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod auth;
+mod backup;
 mod bundle;
 mod chunk_store;
 mod core;
@@ -21,6 +22,7 @@ mod memory;
 mod metrics;
 mod outputs;
 mod random;
+mod reload;
 mod retention;
 mod service;
 mod starts;
@@ -28,9 +30,11 @@ mod state;
 mod tls;
 mod view;
 
+pub use backup::{RestoreError, Restored, restore};
 pub use engines::Engines;
 pub use http::openapi;
 pub use memory::share_heap;
+pub use reload::{Fresh, ReadAgain};
 pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};
 pub use tls::{Certificate, Error as CertificateError};

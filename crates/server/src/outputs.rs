@@ -75,17 +75,7 @@ pub(crate) fn open(shared: &Arc<Shared>, bundle: &BundleId, path: &str) -> Resul
 impl Opened {
     /// The reply. Whoever stops reading ends the work with it.
     pub fn into_body(self) -> Body {
-        let (sender, receiver) = mpsc::channel(AHEAD);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = self.write(Pieces { sender: &sender, buffer: Vec::new() }) {
-                tracing::warn!(%error, "outputs could not be sent");
-                // The reply is aborted, so that nobody takes a part for the whole. The reader may have gone.
-                let _ = sender.blocking_send(Err(error));
-            }
-        });
-        Body::from_stream(futures::stream::unfold(receiver, async |mut receiver| {
-            receiver.recv().await.map(|piece| (piece, receiver))
-        }))
+        stream("outputs could not be sent", move |to| self.write(to))
     }
 
     fn write(&self, mut to: Pieces<'_>) -> io::Result<()> {
@@ -153,8 +143,26 @@ impl Read for Content<'_> {
     }
 }
 
+/// A reply that is written as it is read. One that cannot be finished is cut off, so that nobody takes a part for the whole.
+pub(crate) fn stream(
+    failed: &'static str,
+    write: impl FnOnce(Pieces<'_>) -> io::Result<()> + Send + 'static,
+) -> Body {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = write(Pieces { sender: &sender, buffer: Vec::new() }) {
+            tracing::warn!(%error, "{failed}");
+            // The reader may have gone.
+            let _ = sender.blocking_send(Err(error));
+        }
+    });
+    Body::from_stream(futures::stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|piece| (piece, receiver))
+    }))
+}
+
 /// Collects what is written into pieces of a good size for the way.
-struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     sender: &'a mpsc::Sender<io::Result<Bytes>>,
     buffer: Vec<u8>,
 }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
 use crate::auth::Auth;
+use crate::backup;
 use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::delegate::Troubles;
@@ -30,6 +31,7 @@ use crate::keeper::Word;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
+use crate::reload::{self, ReadAgain, Reloads};
 use crate::retention::{self, Keep};
 use crate::starts::Starts;
 use crate::state::{Activity, Shared};
@@ -82,6 +84,8 @@ pub struct Options {
     pub keep: Keep,
     /// The pools of its configuration; they have been checked.
     pub pools: Vec<PoolSpec>,
+    /// Reads the configuration anew.
+    pub read_again: ReadAgain,
 }
 
 /// Why a server could not start or go on.
@@ -90,6 +94,9 @@ pub enum Error {
     /// Another one has the data directory.
     #[error("another server is running on {0}")]
     AlreadyRunning(PathBuf),
+    /// Its data are not all there.
+    #[error("a restore into {0} has not ended: run `muster server restore` again")]
+    Unrestored(PathBuf),
     /// Something about the data directory or a socket.
     #[error("{what}")]
     Io {
@@ -120,6 +127,10 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         .create(&home)
         .map_err(io_error("create the data directory"))?;
     let _lock = lock(&home).await?;
+    if backup::is_unfinished(&home) {
+        return Err(Error::Unrestored(home));
+    }
+    backup::remove_leftovers(&home).map_err(io_error("remove what is left of a backup"))?;
     let stop = CancellationToken::new();
     let server = start(options, stop.clone()).await?;
     let mut components = JoinSet::new();
@@ -140,6 +151,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     components.spawn(retention::run(server.shared.clone(), stop.clone()));
     components.spawn(crate::memory::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
+    components.spawn(reload::on_signal(server.shared.clone(), stop.clone()));
     components.spawn(stop_when_idle(server.shared.clone(), server.idle_exit, stop.clone()));
     tracing::info!(home = %home.display(), version = server.shared.version, "the server is ready");
     on_ready(&home);
@@ -247,7 +259,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         activity: Activity::new(),
         stop,
         hang_up: CancellationToken::new(),
-        keep: options.keep,
+        keep: options.keep.into(),
+        reloads: Reloads::new(options.read_again),
         collecting: tokio::sync::Mutex::default(),
         owner: options.owner,
         home: home.to_string_lossy().into_owned(),

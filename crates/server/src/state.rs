@@ -1,8 +1,8 @@
 //! What every handler shares.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use muster_model::Timestamp;
@@ -19,6 +19,7 @@ use crate::engines::Engines;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
+use crate::reload::Reloads;
 use crate::retention::Keep;
 use crate::starts::Starts;
 use crate::tls::Certificate;
@@ -49,7 +50,9 @@ pub(crate) struct Shared {
     /// Agents' connections end, after what was said to them is sent.
     pub hang_up: CancellationToken,
     /// What is kept, and for how long.
-    pub keep: Keep,
+    pub keep: RwLock<Keep>,
+    /// Reads the configuration anew.
+    pub reloads: Reloads,
     /// Held while what need not be kept is removed.
     pub collecting: tokio::sync::Mutex<()>,
     pub owner: String,
@@ -63,6 +66,11 @@ impl Shared {
     /// Where the first admin's password is until it is changed.
     pub fn first_password(&self) -> PathBuf {
         Path::new(&self.home).join(FIRST_PASSWORD)
+    }
+
+    /// What is kept, and for how long, by the configuration as it is now.
+    pub fn keep(&self) -> Keep {
+        self.keep.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -64,7 +64,7 @@ fn open(path: &Path, flags: OpenFlags, settings: &str) -> rusqlite::Result<Conne
 }
 
 /// The file must never exist with wider rights, not even for a moment, so it is made before SQLite sees it.
-fn make_private(path: &Path) -> io::Result<()> {
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     file.set_permissions(Permissions::from_mode(0o600))
 }

@@ -59,6 +59,12 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// The file's pages contradict each other.
+    #[error("the database is damaged: {found}")]
+    Damaged {
+        /// SQLite's own words.
+        found: String,
+    },
     /// The database file could not be made or its rights set.
     #[error("cannot prepare {}", path.display())]
     File {
@@ -85,7 +91,11 @@ impl Error {
         match self {
             Self::File { source, .. } => source.kind() == io::ErrorKind::StorageFull,
             Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(ErrorCode::DiskFull),
-            Self::Stale { .. } | Self::NoJob { .. } | Self::Newer { .. } | Self::Edited { .. } => false,
+            Self::Stale { .. }
+            | Self::NoJob { .. }
+            | Self::Newer { .. }
+            | Self::Edited { .. }
+            | Self::Damaged { .. } => false,
         }
     }
 
@@ -94,7 +104,7 @@ impl Error {
         match self {
             Self::Stale { .. } => Class::Conflict,
             Self::NoJob { .. } => Class::NotFound,
-            Self::Newer { .. } | Self::Edited { .. } => Class::Terminal,
+            Self::Newer { .. } | Self::Edited { .. } | Self::Damaged { .. } => Class::Terminal,
             Self::File { source, .. } => match source.kind() {
                 io::ErrorKind::PermissionDenied => Class::Denied,
                 io::ErrorKind::NotFound => Class::NotFound,

@@ -6,6 +6,7 @@
 
 mod change;
 mod connection;
+mod copy;
 mod error;
 mod migration;
 mod read;

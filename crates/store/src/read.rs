@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -57,6 +57,10 @@ impl Readers {
     pub(crate) fn new(path: PathBuf) -> Self {
         let connections = Mutex::new(Connections { idle: Vec::new(), opened: 0 });
         Self { pool: Arc::new(Pool { path, connections, returned: Condvar::new() }) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.pool.path
     }
 
     /// Takes a connection, opens one, or waits for one to come back.

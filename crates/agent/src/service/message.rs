@@ -79,7 +79,12 @@ impl Service {
                 tracing::warn!(what, "the server does not know what this agent said")
             }
             ToAgent::Collect => self.collect(true),
-            ToAgent::Welcome { .. } | ToAgent::Ping => {}
+            // The first one began the connection; another one says that what is kept has changed.
+            ToAgent::Welcome { keep, .. } => {
+                self.keep = keep;
+                self.collect(false);
+            }
+            ToAgent::Ping => {}
         }
         None
     }

@@ -11,7 +11,7 @@ use crate::pool::{AddHosts, PoolList, PoolView, PutPool, RemoveHosts, ShowPool};
 use crate::view::{
     AllEventsQuery, BundleStatus, ChunkList, CopyQuery, CreateJob, DownloadQuery, EventsQuery, FileList,
     FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, NodeView,
-    Preview, PutBundle, RenameJob, ServerView, SshQuery, StopJob, Why,
+    Preview, PutBundle, RenameJob, ServerReload, ServerView, SshQuery, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -111,6 +111,16 @@ impl Client {
             ("follow", query.follow.then(|| "true".to_owned())),
         ];
         self.stream(&with_query("/events", &pairs)).await.map(Events)
+    }
+
+    /// Everything the server knows, as an archive.
+    pub async fn back_up(&self) -> Result<Download, Error> {
+        self.download("/server/backup").await
+    }
+
+    /// Has the server read its configuration anew.
+    pub async fn reload(&self) -> Result<ServerReload, Error> {
+        self.json(Method::POST, "/server/reload", Body::None, &[]).await
     }
 
     /// Speaks SSH with a task, which lets in the holder of the key that the query names.

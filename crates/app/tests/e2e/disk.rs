@@ -74,6 +74,9 @@ fn on_a_full_disk_nothing_is_taken_nothing_is_harmed_and_all_is_well_once_there_
     assert_ne!(refused.code(), 0, "{words}");
     assert!(words.contains("is full") && words.contains(home.path().to_str().unwrap()), "{words}");
     assert!(words.contains("hint: "), "{words}");
+    let copy = home.shared().join("all.backup");
+    let backup = home.run(["server", "backup", copy.to_str().unwrap()]);
+    assert!(backup.err().contains("server_disk_full") && !copy.exists(), "{}", backup.err());
     home.touch("go");
     home.wait_for_file("done");
     assert_eq!(home.ok(["ps", "--all", "--quiet"]).lines().count(), 1, "nothing was made");
@@ -85,6 +88,7 @@ fn on_a_full_disk_nothing_is_taken_nothing_is_harmed_and_all_is_well_once_there_
     assert_eq!(log.lines().count(), 200_001, "the whole log came");
     assert_eq!(log.lines().last(), Some("200000"));
     assert!(home.run(["run", "--", "true"]).status.success());
+    home.ok(["server", "backup", copy.to_str().unwrap()]);
     assert_eq!(home.server_pid(), pid, "it is the same server");
     assert!(
         fs::read_dir(home.path().join("chunks/new")).unwrap().next().is_none(),

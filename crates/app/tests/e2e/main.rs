@@ -3,6 +3,7 @@
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
 mod attach;
+mod backup;
 mod bad_input;
 mod config;
 mod conformance;
@@ -32,11 +33,13 @@ mod node_disk;
 mod peers;
 mod pool;
 mod port_forward;
+mod reload;
 mod retry;
 mod run;
 mod sbatch;
 mod selector;
 mod server;
+mod service;
 mod session;
 mod slurm;
 mod slurm_engine;

@@ -143,6 +143,8 @@ fn words(event: &EventView) -> String {
         }
         ("task_stopping" | "task_running", _) => Some(format!("task{}", body["rank"])),
         ("outputs", _) => outputs(body),
+        ("held", _) => Some("the server was restored from a backup; `muster resume JOB` lets it run".into()),
+        ("released", _) => Some(String::new()),
         ("logs_removed" | "outputs_removed", _) => {
             body["bytes"].as_u64().map(|bytes| format!("{}, to make room", format_bytes(bytes)))
         }

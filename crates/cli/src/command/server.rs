@@ -1,4 +1,8 @@
-//! `muster server`: the private server, by hand. No other command needs it.
+//! `muster server`: the server, by hand: no other command needs it. And what its operator needs: backup, restore, reload.
+
+mod backup;
+mod reload;
+mod restore;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +22,7 @@ use crate::terminal;
 /// What `status` exits with when nothing runs.
 const NOT_RUNNING: u8 = 1;
 
-/// Start, stop or look at the private server
+/// Start, stop, back up or look at the server
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:
@@ -63,6 +67,9 @@ Exit code: 0 when it runs, 1 when it does not.")]
         #[arg(long)]
         json: bool,
     },
+    Backup(backup::Args),
+    Restore(restore::Args),
+    Reload(reload::Args),
     /// Print the OpenAPI document of the server's interface
     #[command(after_help = "Examples:\n  muster server openapi > openapi.json")]
     Openapi {
@@ -114,6 +121,9 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
         Action::Start { json } => crate::entry::block_on(start(json)),
         Action::Stop { json } => crate::entry::block_on(stop(json)),
         Action::Status { json } => crate::entry::block_on(status(json)),
+        Action::Backup(args) => crate::entry::block_on(backup::run(&args)),
+        Action::Restore(args) => restore::run(&args, hooks),
+        Action::Reload(args) => crate::entry::block_on(reload::run(&args)),
         Action::Openapi { .. } => {
             let document = (hooks.openapi)();
             terminal::say(document.trim_end())?;

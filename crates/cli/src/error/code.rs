@@ -6,6 +6,8 @@ muster_api::model::catalogue! {
     /// What a command fails with by itself. What a server refuses has the codes of `muster_api::Code`, and what is
     /// wrong with a field those of `FieldCode`.
     pub(crate) enum Code {
+        /// The file is no backup, not all of one, damaged, or made by a newer muster.
+        BackupUnusable = "backup_unusable" => "Take another backup, or the one before it; of a newer muster, install that one first.",
         /// A file of the code directory changes all the time, so that no one state of it could be read.
         BundleFileChanges = "bundle_file_changes" => "Wait until it is at rest, or leave it out: write its name into .musterignore.",
         /// A file or a folder of the code directory cannot be read.
@@ -54,6 +56,8 @@ muster_api::model::catalogue! {
         FingerprintInvalid = "fingerprint_invalid" => "Write it as `muster server status` says it on the server's machine, sha256: and 64 hexadecimal digits, and https:// in the address.",
         /// A host of a pool cannot be reached, or not be used.
         HostUnreachable = "host_unreachable" => "Mend what the lines say, and try again; `ssh HOST` must come in without a password.",
+        /// The directory that a server is to be restored into is not empty, or is a running server's.
+        HomeNotEmpty = "home_not_empty" => "Choose an empty directory with --home DIR; or stop the server there and move its directory away.",
         /// Muster's own folder cannot be made or used.
         HomeUnusable = "home_unusable" => "MUSTER_HOME moves muster's data to another directory.",
         /// There is a job file already, and it is not written over.
@@ -133,7 +137,8 @@ impl Code {
     /// Whose fault it is, and with that the exit code.
     pub const fn kind(self) -> Kind {
         match self {
-            Self::BundleFileChanges
+            Self::BackupUnusable
+            | Self::BundleFileChanges
             | Self::BundleFileUnreadable
             | Self::BundleNameInvalid
             | Self::SessionUnused
@@ -146,6 +151,7 @@ impl Code {
             | Self::ConfigInvalid
             | Self::FileExists
             | Self::FileUnwritable
+            | Self::HomeNotEmpty
             | Self::JobFileExists
             | Self::NotAFile
             | Self::JobFileInvalid

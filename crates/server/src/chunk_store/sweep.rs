@@ -101,6 +101,28 @@ impl ChunkStore {
         Ok(swept)
     }
 
+    /// Calls for every chunk that is marked, with its directory's name.
+    pub fn each_marked(
+        &self,
+        marks: &Marks,
+        mut each: impl FnMut(&str, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for name in DIRECTORIES {
+            let entries = match fs::read_dir(self.root.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                let digest = entry.file_name().to_str().and_then(beginning);
+                if digest.is_some_and(|digest| marks.has(digest)) {
+                    each(name, &entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn remove_old(
         &self,
         directory: &Path,

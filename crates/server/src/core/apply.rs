@@ -174,7 +174,15 @@ impl Core {
         now: Timestamp,
     ) {
         let wish = wish(&event);
+        // To whoever wants a job to go on, one that is held is as one that is suspended.
+        let is_held = self.jobs.get(id).is_some_and(|live| live.job.is_held());
+        let event = if event == Event::Resume && is_held { Event::Release } else { event };
+        let is_let_go = event == Event::Release;
         let done = self.apply(id, event, batch, now).map_err(|invalid| refusal(&invalid, wish));
+        if is_let_go && done.is_ok() {
+            batch.event(id, 0, now, "released", json!({}));
+            self.dirty = true;
+        }
         batch.answer(reply, done);
     }
 

@@ -1,6 +1,6 @@
 //! What the core can be told or asked, and the handle others do it through.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use muster_api::pool::PoolView;
 use muster_api::problem::{Code, Problem};
@@ -109,6 +109,10 @@ pub(crate) enum Input {
     LogClosed(TaskId),
     /// End agents that have nothing to do, then say so.
     Dismiss(Reply<()>),
+    /// What nodes keep from now on.
+    Keep(muster_link::message::Keep),
+    /// The tasks that are over and whose connected nodes have not sent all of their log and outputs.
+    Unsettled(Reply<HashSet<TaskId>>),
     /// Remove bundles that no job has; says how many went.
     RemoveBundles {
         unused_since: Timestamp,

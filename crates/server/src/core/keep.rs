@@ -1,6 +1,6 @@
 //! What is kept for a while and then goes: outputs, logs, and what nodes have.
 
-use muster_link::message::ToAgent;
+use muster_link::message::{PROTOCOL, ToAgent};
 use muster_model::task::Outputs;
 use muster_model::{JobId, NodeId, TaskId, Timestamp};
 use muster_store::Change;
@@ -82,6 +82,17 @@ impl Core {
     pub(super) fn on_log_bytes(&mut self, sizes: Vec<(JobId, u64)>, reply: Reply<()>, batch: &mut Batch) {
         batch.first.extend(sizes.into_iter().map(|(job, bytes)| Change::LogBytes { job, bytes }));
         batch.answers.push(Answer::Done(reply));
+    }
+
+    /// Tells every node that is there. One that is away hears of it when it comes back.
+    pub(super) fn on_keep(&mut self, keep: muster_link::message::Keep) {
+        if self.parts.keep == keep {
+            return;
+        }
+        for node in self.nodes.values_mut().filter(|node| node.connection.is_some()) {
+            node.send(ToAgent::Welcome { protocol: PROTOCOL, keep: keep.clone() });
+        }
+        self.parts.keep = keep;
     }
 
     /// Asks every node that is there. One that is away does it by itself.

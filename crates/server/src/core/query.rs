@@ -39,7 +39,13 @@ impl Core {
             return self.why_handed_over(live);
         }
         if live.job.hold {
-            return plain("held", "held in the queue by its user".into());
+            return Why {
+                help: Some("let it run: `muster resume JOB`; or end it: `muster stop JOB`".into()),
+                ..plain(
+                    "held",
+                    "held: it may have run since the backup that this server was restored from".into(),
+                )
+            };
         }
         let now = super::now();
         if let Some(at) = live.job.eligible_at.filter(|at| *at > now) {

@@ -214,6 +214,7 @@ impl Office {
             owner: "me".into(),
             keep: Keep::default(),
             pools: Vec::new(),
+            read_again: Box::new(|| Err("there is no configuration".into())),
         };
         let mut server = Unserved::start(options).await.unwrap();
         let stop = CancellationToken::new();

@@ -204,7 +204,7 @@ impl Guard {
         refused: Option<&Problem>,
     ) -> Result<(), Problem> {
         let enters = ruled.rule == Rule::EnterJob;
-        let is_plain = is_get && !enters;
+        let is_plain = is_get && !enters && scope(ruled.rule) < Scope::Admin;
         if self.shared.accounts.is_none() || is_plain || UNAUDITED.contains(&ruled.operation) {
             return Ok(());
         }

@@ -90,6 +90,8 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("check_server", Admin(Scope::Read)),
     ("collect_garbage", Admin(Scope::Admin)),
     ("stop_server", Admin(Scope::Admin)),
+    ("reload_server", Admin(Scope::Admin)),
+    ("back_up_server", Admin(Scope::Admin)),
     (METRICS.2, Admin(Scope::Read)),
     // People.
     ("login", Anyone),

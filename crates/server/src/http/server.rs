@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use muster_api::view::ServerView;
+use muster_api::problem::Problem;
+use muster_api::view::{ServerReload, ServerView};
 
 use super::describe::Always;
 use super::failure::{Failure, Json};
@@ -28,6 +29,14 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Serve
         unfinished_jobs,
         nodes,
     }))
+}
+
+/// Read the server's configuration anew. What can change without a restart does; a configuration that cannot be used changes nothing.
+#[utoipa::path(post, path = "/api/v1/server/reload", tag = "server", operation_id = "reload_server",
+    responses((status = 200, body = ServerReload),
+        (status = 409, description = "The configuration cannot be used.", body = Problem), Always))]
+pub(super) async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<ServerReload>, Failure> {
+    Ok(Json(crate::reload::reload(&shared).await?))
 }
 
 /// Stop the server. Jobs keep running, and are there again when a server is.

@@ -72,7 +72,7 @@ async fn wait_for_nodes(asked: usize, mut answers: Answers) -> Vec<NodeFreed> {
 /// Logs whose job is gone, or whose log is: what a server that was killed did not get to remove.
 async fn remove_strays(shared: &Arc<Shared>) -> Result<(), Problem> {
     let (logs, readers) = (shared.logs.clone(), shared.readers.clone());
-    let grace = shared.keep.unused;
+    let grace = shared.keep().unused;
     let removed = blocking(move || logs.remove_strays(&readers, grace)).await;
     removed.map_err(|error| crate::disk::problem("old logs cannot be removed", home(shared), &error))
 }
@@ -105,7 +105,7 @@ async fn measure_logs(shared: &Arc<Shared>) -> Result<(), Problem> {
 
 async fn logs(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
     let total = read(shared, Readers::log_total).await?;
-    let mut budget = Budget::new(shared.keep.logs, total);
+    let mut budget = Budget::new(shared.keep().logs, total);
     loop {
         let after = budget.after;
         let page = read(shared, move |readers| readers.oldest_logs(after, PAGE)).await?;
@@ -121,7 +121,7 @@ async fn logs(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
 
 async fn outputs(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
     let total = read(shared, Readers::output_total).await?;
-    let mut budget = Budget::new(shared.keep.outputs, total);
+    let mut budget = Budget::new(shared.keep().outputs, total);
     loop {
         let after = budget.after;
         let page = read(shared, move |readers| readers.oldest_outputs(after, PAGE)).await?;
@@ -136,7 +136,7 @@ async fn outputs(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
 }
 
 async fn bundles(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
-    let unused_since = now() - shared.keep.unused;
+    let unused_since = now() - shared.keep().unused;
     if dry_run {
         return read(shared, move |readers| readers.unused_bundles(unused_since)).await;
     }
@@ -154,7 +154,7 @@ async fn bundles(shared: &Arc<Shared>, dry_run: bool) -> Result<u64, Problem> {
 async fn chunks(shared: &Arc<Shared>, dry_run: bool) -> Result<Swept, Problem> {
     let begun = SystemTime::now();
     // What a run would remove before it came here is not marked.
-    let unused_since = dry_run.then(|| now() - shared.keep.unused);
+    let unused_since = dry_run.then(|| now() - shared.keep().unused);
     let marks = read(shared, move |readers| {
         let marks = std::cell::RefCell::new(Marks::default());
         let manifest = |text: &str| marks.borrow_mut().add_manifest(text);

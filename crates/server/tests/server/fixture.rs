@@ -77,6 +77,7 @@ impl Server {
             owner: "me".into(),
             keep,
             pools,
+            read_again: Box::new(|| Err("there is no configuration".into())),
         });
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let on_ready = move |_: &Path| {

@@ -68,6 +68,8 @@ const PROMISED: &[(&str, &str)] = &[
     ("check_server", "......x"),
     ("collect_garbage", "......x"),
     ("stop_server", "......x"),
+    ("reload_server", "......x"),
+    ("back_up_server", "......x"),
     ("login", "xxxxxxx"),
     ("sign_up", "xxxxxxx"),
     ("logout", ".xxxxxx"),

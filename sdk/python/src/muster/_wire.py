@@ -30,6 +30,7 @@ Code = Literal[
     "node_not_found",
     "not_found",
     "pool_not_found",
+    "server_config_invalid",
     "server_disk_full",
     "session_over",
     "too_large",
@@ -682,6 +683,13 @@ class SendSignal(TypedDict):
     """`POST …/sessions/{name}/signal`: what to send to what runs."""
 
     signal: NotRequired[str | None]
+
+
+class ServerReload(TypedDict):
+    """What became of a changed configuration."""
+
+    changed: list[str]
+    needs_restart: list[str]
 
 
 class ServerView(TypedDict):

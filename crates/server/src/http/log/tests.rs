@@ -235,6 +235,7 @@ fn options(home: &Path) -> Options {
     Options {
         keep: crate::retention::Keep::default(),
         pools: Vec::new(),
+        read_again: Box::new(|| Err("there is no configuration".into())),
         home: home.into(),
         listen: Listen::Socket,
         certificate: None,
