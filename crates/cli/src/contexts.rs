@@ -113,7 +113,10 @@ impl Store {
     pub fn read(&self) -> Result<Contexts, Error> {
         let path = self.path();
         let text = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
+            // Where there can be no file there are no contexts; that no data can be there is said by whoever has some.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Contexts::default());
+            }
             text => text.map_err(|error| self.failed("read", &error))?,
         };
         serde_json::from_slice(&text).map_err(|error| {
