@@ -428,7 +428,7 @@ mod tests {
         pool: Add, list and remove SSH hosts to run jobs on
         explain: Explain an error code, or list all of them
         gc: Remove what need not be kept: old logs and outputs, code that no job has
-        server: Start, stop or look at the private server
+        server: Start, stop, back up or look at the server
         config: Show or change the settings, and where each comes from
         ssh-config: Make plain ssh, scp, rsync and editors reach tasks
         doctor: Check this machine, the configuration, the server, its engines and nodes
