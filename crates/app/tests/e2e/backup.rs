@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muster_testkit::{Home, wait_for};
+use muster_testkit::{Home, wait_for, wait_for_some};
 use serde_json::Value;
 
 use crate::{home, home_with, until};
@@ -217,4 +217,46 @@ fn a_restore_that_is_killed_leaves_nothing_that_a_server_starts_on_and_can_be_tr
     new.ok(["server", "restore", file.to_str().unwrap()]);
     assert!(!unfinished.exists());
     assert_eq!(new.ok(["logs", "last"]), old.ok(["logs", "last"]));
+}
+
+#[test]
+fn tasks_that_outlived_the_servers_data_go_on_and_what_ended_since_does_not_run_again() {
+    let home = home();
+    let long = home.submit(&[
+        "--name",
+        "long",
+        "--",
+        "sh",
+        "-c",
+        &format!("echo up; {}; echo done; exit 4", until("end")),
+    ]);
+    let line = format!("echo ran >> $SHARED/ran; {}", until("soon"));
+    let short = home.submit(&["--name", "short", "--retries", "1", "--", "sh", "-c", &line]);
+    [&long, &short].iter().for_each(|id| drop(home.wait_for_state(id, "running")));
+    home.wait_for_file("ran");
+    let file = backup(&home);
+    home.touch("soon");
+    home.wait_for_state(&short, "succeeded");
+    home.ok(["server", "stop"]);
+    for name in names(&home.path()).iter().filter(|name| *name != "node") {
+        let path = home.path().join(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+
+    home.ok(["server", "restore", file.to_str().unwrap()]);
+    home.wait_for_node();
+    let held = wait_for_some("what ended since to be lost", || {
+        let job = home.job(&short);
+        (job["state"] == "queued").then_some(job)
+    });
+    assert_eq!(held["reason"]["code"], "node_lost", "{held}");
+    assert!(home.ok(["why", &short]).contains("held"));
+    assert_eq!(home.job(&long)["state"], "running");
+    home.touch("end");
+    home.wait_for_state(&long, "failed");
+    let job = home.job(&long);
+    assert_eq!((&job["exit_code"], &job["attempt"]), (&4.into(), &1.into()));
+    assert_eq!(home.ok(["logs", &long]), "up\ndone\n");
+    assert_eq!(fs::read_to_string(home.shared().join("ran")).unwrap(), "ran\n", "it ran once");
+    home.ok(["stop", &short]);
 }
