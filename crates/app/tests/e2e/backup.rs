@@ -30,12 +30,12 @@ fn submit(home: &Home, i: usize) -> String {
 
 fn jobs(home: &Home) -> BTreeMap<String, Value> {
     let list = home.json(["ps", "-a", "--json"]);
-    let id = |job: &Value| job["id"].as_str().unwrap().to_owned();
-    list.as_array().unwrap().iter().map(|job| (id(job), job.clone())).collect()
+    let id = |job: &Value| job["id"].as_str().expect("a job has an id").to_owned();
+    list.as_array().expect("a list").iter().map(|job| (id(job), job.clone())).collect()
 }
 
 fn is_over(job: &Value) -> bool {
-    ["succeeded", "failed", "stopped"].contains(&job["state"].as_str().unwrap())
+    ["succeeded", "failed", "stopped"].contains(&job["state"].as_str().expect("a state"))
 }
 
 /// All that a user can see of a job that is over.
@@ -56,14 +56,15 @@ impl Drop for End<'_> {
 
 fn backup(home: &Home) -> PathBuf {
     let file = home.shared().join("all.backup");
-    home.ok(["server", "backup", "--force", file.to_str().unwrap()]);
+    home.ok(["server", "backup", "--force", file.to_str().expect("a plain path")]);
     file
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .collect();
     names.sort();
     names
 }
@@ -88,8 +89,14 @@ fn a_backup_taken_under_load_restores_every_job_that_was_over_and_starts_none_of
     let over = AtomicBool::new(false);
     let (before, file) = std::thread::scope(|scope| {
         let _end = End(&over);
-        let load = scope
-            .spawn(|| (0..).take_while(|_| !over.load(Ordering::Relaxed)).map(|i| submit(&old, i)).count());
+        let load = scope.spawn(|| {
+            let mut submitted = 0;
+            while !over.load(Ordering::Relaxed) {
+                submit(&old, submitted);
+                submitted += 1;
+            }
+            submitted
+        });
         wait_for("some jobs to be over", || jobs(&old).values().filter(|job| is_over(job)).count() >= 8);
         let before: Vec<String> =
             jobs(&old).into_iter().filter(|(_, job)| is_over(job)).map(|(id, _)| id).collect();
