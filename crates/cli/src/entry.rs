@@ -460,7 +460,7 @@ mod tests {
         pool: Add, list and remove SSH hosts to run jobs on
         explain: Explain an error code, or list all of them
         gc: Remove what need not be kept: old logs and outputs, code that no job has
-        server: Start, stop or look at the private server
+        server: Start, stop, back up or look at the server
         context: Name servers, and choose the one that commands talk to
         login: Log in to a server that people share
         logout: Log out: the token that this machine has is good no longer

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muster_testkit::{Home, wait_for};
+use muster_testkit::{Home, wait_for, wait_for_some};
 use serde_json::Value;
 
 use crate::{home, home_with, until};
@@ -30,12 +30,12 @@ fn submit(home: &Home, i: usize) -> String {
 
 fn jobs(home: &Home) -> BTreeMap<String, Value> {
     let list = home.json(["ps", "-a", "--json"]);
-    let id = |job: &Value| job["id"].as_str().unwrap().to_owned();
-    list.as_array().unwrap().iter().map(|job| (id(job), job.clone())).collect()
+    let id = |job: &Value| job["id"].as_str().expect("a job has an id").to_owned();
+    list.as_array().expect("a list").iter().map(|job| (id(job), job.clone())).collect()
 }
 
 fn is_over(job: &Value) -> bool {
-    ["succeeded", "failed", "stopped"].contains(&job["state"].as_str().unwrap())
+    ["succeeded", "failed", "stopped"].contains(&job["state"].as_str().expect("a state"))
 }
 
 /// All that a user can see of a job that is over.
@@ -56,14 +56,15 @@ impl Drop for End<'_> {
 
 fn backup(home: &Home) -> PathBuf {
     let file = home.shared().join("all.backup");
-    home.ok(["server", "backup", "--force", file.to_str().unwrap()]);
+    home.ok(["server", "backup", "--force", file.to_str().expect("a plain path")]);
     file
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .collect();
     names.sort();
     names
 }
@@ -88,8 +89,14 @@ fn a_backup_taken_under_load_restores_every_job_that_was_over_and_starts_none_of
     let over = AtomicBool::new(false);
     let (before, file) = std::thread::scope(|scope| {
         let _end = End(&over);
-        let load = scope
-            .spawn(|| (0..).take_while(|_| !over.load(Ordering::Relaxed)).map(|i| submit(&old, i)).count());
+        let load = scope.spawn(|| {
+            let mut submitted = 0;
+            while !over.load(Ordering::Relaxed) {
+                submit(&old, submitted);
+                submitted += 1;
+            }
+            submitted
+        });
         wait_for("some jobs to be over", || jobs(&old).values().filter(|job| is_over(job)).count() >= 8);
         let before: Vec<String> =
             jobs(&old).into_iter().filter(|(_, job)| is_over(job)).map(|(id, _)| id).collect();
@@ -170,8 +177,8 @@ fn what_is_no_whole_backup_changes_nothing_and_neither_does_a_directory_that_is_
         assert!(refused.code() == 2 && said.contains("backup_unusable") && said.contains(words), "{said}");
         assert_eq!(names(&new.path()), ["server.lock"], "{said}");
     }
-    let nowhere = old.run(["server", "backup", "/nonexistent/all.backup"]);
-    assert!(nowhere.code() == 2 && nowhere.err().contains("/nonexistent/all.backup"), "{}", nowhere.err());
+    let nowhere = old.run(["server", "backup", "nowhere/all.backup"]);
+    assert!(nowhere.code() == 2 && nowhere.err().contains("nowhere/all.backup"), "{}", nowhere.err());
     let missing = new.run(["server", "restore", "nothing.backup"]);
     assert!(missing.code() == 2 && missing.err().contains("nothing.backup"), "{}", missing.err());
 
@@ -217,4 +224,46 @@ fn a_restore_that_is_killed_leaves_nothing_that_a_server_starts_on_and_can_be_tr
     new.ok(["server", "restore", file.to_str().unwrap()]);
     assert!(!unfinished.exists());
     assert_eq!(new.ok(["logs", "last"]), old.ok(["logs", "last"]));
+}
+
+#[test]
+fn tasks_that_outlived_the_servers_data_go_on_and_what_ended_since_does_not_run_again() {
+    let home = home();
+    let long = home.submit(&[
+        "--name",
+        "long",
+        "--",
+        "sh",
+        "-c",
+        &format!("echo up; {}; echo done; exit 4", until("end")),
+    ]);
+    let line = format!("echo ran >> $SHARED/ran; {}", until("soon"));
+    let short = home.submit(&["--name", "short", "--retries", "1", "--", "sh", "-c", &line]);
+    [&long, &short].iter().for_each(|id| drop(home.wait_for_state(id, "running")));
+    home.wait_for_file("ran");
+    let file = backup(&home);
+    home.touch("soon");
+    home.wait_for_state(&short, "succeeded");
+    home.ok(["server", "stop"]);
+    for name in names(&home.path()).iter().filter(|name| *name != "node") {
+        let path = home.path().join(name);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+
+    home.ok(["server", "restore", file.to_str().unwrap()]);
+    home.wait_for_node();
+    let held = wait_for_some("what ended since to be lost", || {
+        let job = home.job(&short);
+        (job["state"] == "queued").then_some(job)
+    });
+    assert_eq!(held["reason"]["code"], "node_lost", "{held}");
+    assert!(home.ok(["why", &short]).contains("held"));
+    assert_eq!(home.job(&long)["state"], "running");
+    home.touch("end");
+    home.wait_for_state(&long, "failed");
+    let job = home.job(&long);
+    assert_eq!((&job["exit_code"], &job["attempt"]), (&4.into(), &1.into()));
+    assert_eq!(home.ok(["logs", &long]), "up\ndone\n");
+    assert_eq!(fs::read_to_string(home.shared().join("ran")).unwrap(), "ran\n", "it ran once");
+    home.ok(["stop", &short]);
 }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{home, home_with};
 
 fn log(home: &Home) -> String {
-    fs::read_to_string(home.path().join("server.log")).unwrap()
+    fs::read_to_string(home.path().join("server.log")).expect("the server logs")
 }
 
 #[test]

@@ -16,7 +16,7 @@ const UNITS: [&str; 2] = ["muster.service", "muster-user.service"];
 
 fn unit(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd").join(name);
-    fs::read_to_string(path).unwrap()
+    fs::read_to_string(path).expect("a unit of this repository")
 }
 
 #[test]

@@ -18,8 +18,9 @@ use crate::core::now;
 
 /// Where a restore is until it is whole, in the data directory.
 const UNFINISHED: &str = "restoring";
-/// What may be in a data directory that holds nothing yet.
-const EMPTY: [&str; 4] = ["lost+found", "server.lock", "server.log", "start.lock"];
+/// What may be in a data directory that holds nothing of a server yet. `node` is the agent's: its tasks may have outlived the server's
+/// data, and then go on under the restored one.
+const EMPTY: [&str; 5] = ["lost+found", "node", "server.lock", "server.log", "start.lock"];
 /// The first and the last entry are short.
 const MAX_NOTE: u64 = 1 << 16;
 

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use muster_api::problem::Problem;
 use muster_api::view::{ServerReload, ServerView};
 
-use super::describe::Always;
+use super::describe::{Always, Conflicts};
 use super::failure::{Failure, Json};
 use crate::core::Input;
 use crate::state::Shared;
@@ -33,8 +33,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Serve
 
 /// Read the server's configuration anew. What can change without a restart does; a configuration that cannot be used changes nothing.
 #[utoipa::path(post, path = "/api/v1/server/reload", tag = "server", operation_id = "reload_server",
-    responses((status = 200, body = ServerReload),
-        (status = 409, description = "The configuration cannot be used.", body = Problem), Always))]
+    responses((status = 200, body = ServerReload), Always, Conflicts))]
 pub(super) async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<ServerReload>, Failure> {
     Ok(Json(crate::reload::reload(&shared).await?))
 }
