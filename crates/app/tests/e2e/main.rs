@@ -50,6 +50,7 @@ mod ssh_engine;
 mod ssh_files;
 mod stop;
 mod submit;
+mod team;
 mod tls;
 mod tree;
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use muster_api::problem::Problem;
 use muster_api::view::{ServerReload, ServerView};
 
 use super::describe::{Always, Conflicts};

@@ -1,0 +1,293 @@
+//! A server that people share, used as they use it: the program, over TCP, each with a home of their own.
+
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use muster_testkit::http::{Door, Request};
+use muster_testkit::{Finished, Home, Running, wait_for};
+use serde_json::{Value, json};
+
+use crate::{home, until};
+
+/// A server with accounts.
+struct Team {
+    home: Home,
+    server: Running,
+    address: String,
+}
+
+impl Team {
+    fn start(flags: &[&str]) -> Self {
+        let home = home();
+        let folder = home.path();
+        let place =
+            ["server", "run", "--home", folder.to_str().expect("plain"), "--listen", "127.0.0.1:0", "--auth"];
+        let server = home.start(place.iter().chain(flags));
+        server.wait_for_out("ready\n");
+        let address = fs::read_to_string(folder.join("server.address")).expect("where it listens");
+        Self { home, server, address }
+    }
+
+    /// Somebody elsewhere, who knows nothing of the server but what they were told.
+    fn person<'a>(&'a self, name: &'a str) -> Person<'a> {
+        Person { team: self, name }
+    }
+
+    /// The first admin, by what the server leaves for whoever runs it.
+    fn admin(&self) -> Person<'_> {
+        let admin = self.person("admin");
+        let password =
+            fs::read_to_string(self.home.path().join("admin-password")).expect("the first password");
+        admin.log_in(password.trim());
+        admin
+    }
+
+    fn stop(self) {
+        self.server.signal(rustix::process::Signal::TERM);
+        assert_eq!(self.server.finish().code(), 0);
+    }
+}
+
+struct Person<'a> {
+    team: &'a Team,
+    name: &'a str,
+}
+
+impl Person<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.team.home.command(words);
+        command.env("MUSTER_HOME", self.team.home.shared().join(self.name)).env("USER", self.name);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Finished {
+        Running::start(self.command(words)).finish()
+    }
+
+    /// With something to read, as from a pipe.
+    fn run_with(&self, words: &[&str], input: &str) -> Finished {
+        let path = self.team.home.shared().join(format!("{}.in", self.name));
+        fs::write(&path, format!("{input}\n")).expect("an input");
+        let mut command = self.command(words);
+        command.stdin(File::open(path).expect("the input"));
+        Running::start(command).finish()
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let done = self.run(words);
+        assert_eq!(done.code(), 0, "{} {words:?}: {}{}", self.name, done.out(), done.err());
+        done.out()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(words)).expect("JSON")
+    }
+
+    fn refused(&self, words: &[&str], code: &str) {
+        let done = self.run(words);
+        assert_eq!(done.code(), 2, "{} {words:?}: {}{}", self.name, done.out(), done.err());
+        assert!(done.err().contains(&format!("error[{code}]")), "{} {words:?}: {}", self.name, done.err());
+    }
+
+    fn log_in(&self, password: &str) {
+        let url = format!("http://{}", self.team.address);
+        let words = ["login", &url, "--user", self.name, "--name", "team", "--password-stdin"];
+        let done = self.run_with(&words, password);
+        assert_eq!(done.code(), 0, "{}: {}", self.name, done.err());
+        assert!(!done.out().contains("mst_") && !done.err().contains("mst_"), "nobody sees the token");
+    }
+
+    /// A job that goes on until its end is there.
+    fn submit(&self, words: &[&str], end: &str) -> String {
+        let line = format!("echo begun; {}", until(end));
+        let shells = self.team.home.bare_shells();
+        let words: Vec<&str> =
+            ["run", "-d", "--json", "--env", &shells].into_iter().chain(words.iter().copied()).collect();
+        let job = self.json(&[&words[..], &["--", "sh", "-c", &line]].concat());
+        job["id"].as_str().expect("an id").to_owned()
+    }
+}
+
+fn password(name: &str) -> String {
+    format!("the password of {name}")
+}
+
+/// Two workspaces, and who is what in them.
+fn people<'a>(team: &'a Team, members: &[(&'a str, &str, &str)]) -> Vec<Person<'a>> {
+    let admin = team.admin();
+    for workspace in ["nlp", "cv"] {
+        admin.ok(&["workspace", "add", workspace]);
+    }
+    let mut all = Vec::new();
+    for (name, workspace, role) in members {
+        let words = ["user", "add", name, "--workspace", workspace, "--role", role, "--password-stdin"];
+        let done = admin.run_with(&words, &password(name));
+        assert_eq!(done.code(), 0, "{}", done.err());
+        let person = team.person(name);
+        person.log_in(&password(name));
+        all.push(person);
+    }
+    all
+}
+
+#[test]
+fn two_people_share_a_server_and_nothing_else() {
+    let team = Team::start(&[]);
+    let everybody = people(&team, &[("ada", "nlp", "member"), ("bob", "cv", "member")]);
+    let [ada, bob] = &everybody[..] else { panic!("two people") };
+    assert!(ada.ok(&["whoami"]).contains("member of nlp"));
+    let job = ada.submit(&["--name", "secret"], "end");
+    wait_for("it to run", || ada.json(&["show", &job, "--json"])["state"] == "running");
+    assert_eq!(ada.json(&["show", &job, "--json"])["owner"], "ada");
+
+    // To bob it is not there, whatever he calls it and whatever he does.
+    assert_eq!(bob.json(&["ps", "-a", "--json"]), json!([]));
+    for selector in [job.as_str(), "secret", "last"] {
+        for command in ["show", "logs", "why", "stop", "files"] {
+            bob.refused(&[command, selector], "job_not_found");
+        }
+        bob.refused(&["exec", selector, "--", "true"], "job_not_found");
+    }
+    bob.refused(&["run", "-d", "--workspace", "nlp", "--", "true"], "invalid_fields");
+    bob.refused(&["nodes", "drain", "local"], "forbidden");
+    bob.refused(&["user", "add", "eve", "--no-password"], "forbidden");
+    // A name of his own is his own.
+    let other = bob.submit(&["--name", "secret"], "end");
+    assert_eq!(bob.json(&["show", "secret", "--json"])["id"], other.as_str());
+    assert_eq!(ada.json(&["show", "secret", "--json"])["id"], job.as_str());
+
+    // In a workspace that both are in, he sees; and changes nothing.
+    team.admin().ok(&["workspace", "add-member", "nlp", "bob", "--role", "viewer"]);
+    wait_for("what it said", || bob.ok(&["logs", &job]) == "begun\n");
+    bob.refused(&["stop", &job], "forbidden");
+    bob.refused(&["exec", &job, "--", "true"], "forbidden");
+    bob.refused(&["run", "-d", "--workspace", "nlp", "--", "true"], "forbidden");
+    assert_eq!(ada.ok(&["exec", &job, "--", "echo", "hers"]), "hers\n");
+
+    // A lead may end it, and not go in.
+    team.admin().ok(&["workspace", "add-member", "nlp", "bob", "--role", "lead"]);
+    bob.refused(&["exec", &job, "--", "true"], "forbidden");
+    bob.ok(&["stop", &job]);
+    wait_for("its end", || ada.json(&["show", &job, "--json"])["state"] == "stopped");
+    team.home.touch("end");
+
+    // All of it is on record, and no secret.
+    let audit = team.admin().ok(&["audit", "-n", "1000"]);
+    assert!(audit.contains("stop_job") && audit.contains("ssh") && audit.contains("forbidden"), "{audit}");
+    assert!(!audit.contains("mst_") && !audit.contains(&password("ada")), "{audit}");
+    ada.refused(&["audit"], "forbidden");
+    ada.ok(&["logout"]);
+    ada.refused(&["ps"], "unauthorized");
+    wait_for("the other job", || bob.json(&["show", &other, "--json"])["state"] == "succeeded");
+    team.stop();
+}
+
+#[test]
+fn whoever_is_disabled_is_out_at_once() {
+    let team = Team::start(&[]);
+    let everybody = people(&team, &[("ada", "nlp", "member")]);
+    let ada = &everybody[0];
+    let job = ada.submit(&[], "end");
+    let follower = Running::start(ada.command(&["logs", "-f", &job]));
+    follower.wait_for_out("begun\n");
+    let inside = Running::start(ada.command(&["exec", &job, "--", "sh", "-c", "echo in; sleep 1000"]));
+    inside.wait_for_out("in\n");
+    let token = ada.ok(&["token", "add", "script"]);
+
+    let admin = team.admin();
+    admin.ok(&["user", "disable", "ada"]);
+    for ended in [follower, inside] {
+        let done = ended.finish_within(Duration::from_secs(15));
+        assert_ne!(done.code(), 0, "{}{}", done.out(), done.err());
+    }
+    ada.refused(&["ps"], "unauthorized");
+    let by_token = |words: &[&str]| {
+        let mut command = team.home.command(words);
+        command.env("MUSTER_HOME", team.home.shared().join("script"));
+        command.env("MUSTER_SERVER", format!("http://{}", team.address)).env("MUSTER_TOKEN", token.trim());
+        Running::start(command).finish().code()
+    };
+    assert_eq!(by_token(&["ps"]), 2);
+    // Her job goes on, and she may come back.
+    assert_eq!(admin.json(&["show", &job, "--json"])["state"], "running");
+    admin.ok(&["user", "enable", "ada"]);
+    assert_eq!(by_token(&["ps"]), 0);
+    ada.ok(&["ps"]);
+    team.home.touch("end");
+    wait_for("its end", || ada.json(&["show", &job, "--json"])["state"] == "succeeded");
+    team.stop();
+}
+
+#[test]
+fn an_account_is_asked_for_on_the_command_line() {
+    let team = Team::start(&[]);
+    let everybody = people(&team, &[("lea", "nlp", "lead")]);
+    let (lea, new) = (&everybody[0], team.person("new"));
+    let url = format!("http://{}", team.address);
+    let words = ["signup", &url, "--workspace", "nlp", "--password-stdin"];
+    let short = new.run_with(&words, "short");
+    assert_eq!((short.code(), short.err().contains("10 are the fewest")), (2, true), "{}", short.err());
+    assert_eq!(new.run_with(&words, &password("new")).code(), 0);
+    let early = new.run_with(&["login", &url, "--password-stdin"], &password("new"));
+    assert!(early.err().contains("waits for somebody to approve it"), "{}", early.err());
+    assert!(lea.ok(&["workspace", "show", "nlp"]).contains("has asked     new"));
+    lea.ok(&["workspace", "add-member", "nlp", "new"]);
+    new.log_in(&password("new"));
+    assert!(new.ok(&["run", "--", "echo", "runs"]).contains("runs"));
+    // The password is changed with the old one, and another login is over by it.
+    let me = new.json(&["whoami", "--json"]);
+    assert_eq!((me["user"].as_str(), me["admin"].as_bool()), (Some("new"), Some(false)));
+    team.stop();
+}
+
+/// How long a process has had the processor.
+fn processor_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields: Vec<u64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|n| n.parse().ok())
+        .collect();
+    Duration::from_millis(fields.iter().sum::<u64>() * 10)
+}
+
+#[test]
+fn ten_thousand_wrong_passwords_cost_little_and_keep_nobody_out() {
+    const TRIES: usize = 10_000;
+    const CALLERS: usize = 4;
+    let team = Team::start(&[]);
+    let everybody = people(&team, &[("ada", "nlp", "member")]);
+    let ada = &everybody[0];
+    let before = processor_time(team.server.pid());
+    let begun = Instant::now();
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let attack = |caller: usize| {
+            let door = Door::Tcp(team.address.clone());
+            let guess = |number: usize| {
+                // Half of them at one account, half at names that may be there.
+                let user = if number.is_multiple_of(2) { "ada".to_owned() } else { format!("user{number}") };
+                let login = json!({ "user": user, "password": format!("guess number {number}") });
+                door.ask(&Request::post("/api/v1/login", &login)).status
+            };
+            (0..TRIES / CALLERS).map(|number| guess(number * CALLERS + caller)).collect::<Vec<_>>()
+        };
+        let callers: Vec<_> = (0..CALLERS).map(|caller| scope.spawn(move || attack(caller))).collect();
+        callers.into_iter().flat_map(|caller| caller.join().expect("a caller")).collect()
+    });
+    let (took, cost) = (begun.elapsed(), processor_time(team.server.pid()) - before);
+    let tried = statuses.iter().filter(|status| **status == 401).count();
+    assert!(statuses.iter().all(|status| matches!(status, 401 | 429)), "{statuses:?}");
+    // What is hashed is bounded by time alone, however many there are.
+    let bound = 60 + took.as_secs() as usize * 5;
+    assert!(tried <= bound, "{tried} of {TRIES} were tried in {took:?}");
+    // Everybody else is served, also her, by what she has; and a login works, after a moment if it must.
+    ada.ok(&["ps"]);
+    ada.log_in(&password("ada"));
+    eprintln!("{TRIES} wrong passwords in {took:?}: {tried} tried, {cost:?} of processor time");
+    team.stop();
+}
