@@ -33,7 +33,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Serve
 /// Read the server's configuration anew. What can change without a restart does; a configuration that cannot be used changes nothing.
 #[utoipa::path(post, path = "/api/v1/server/reload", tag = "server", operation_id = "reload_server",
     responses((status = 200, body = ServerReload),
-        (status = 409, description = "The configuration cannot be used.", body = Problem), Always))]
+        (status = 409, description = "The configuration cannot be used.", content((Problem = "application/problem+json"))), Always))]
 pub(super) async fn reload(State(shared): State<Arc<Shared>>) -> Result<Json<ServerReload>, Failure> {
     Ok(Json(crate::reload::reload(&shared).await?))
 }
