@@ -25,7 +25,7 @@ impl From {
     }
 
     /// One that is to be: asked for twice where it cannot be seen.
-    pub fn new(self, prompt: &str) -> Result<String, Error> {
+    pub fn chosen(self, prompt: &str) -> Result<String, Error> {
         if self.password_stdin {
             return stdin();
         }

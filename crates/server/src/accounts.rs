@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::directory::{DEFAULT, Directory, Rights, no_workspace};
 use self::limiter::Limiter;
 use crate::auth;
-use crate::core::{Handle, Input};
+use crate::core::{Handle, Input, Then};
 
 /// What begins the secret of every token, so that people and scanners know one when they see it.
 pub(crate) const PREFIX: &str = "mst_";
@@ -90,7 +90,7 @@ impl Caller {
 pub(crate) struct Accounts {
     known: RwLock<Known>,
     /// Changes are decided one after the other, each on what the one before it left.
-    changing: tokio::sync::Mutex<()>,
+    changing: Arc<tokio::sync::Mutex<()>>,
     limiter: Limiter,
     passwords: password::Passwords,
 }
@@ -106,7 +106,7 @@ impl Accounts {
     pub fn new(stored: Stored) -> Self {
         Self {
             known: RwLock::new(Known { directory: Directory::new(stored), until: HashMap::new() }),
-            changing: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
             limiter: Limiter::default(),
             passwords: password::Passwords::default(),
         }
@@ -241,23 +241,23 @@ impl Accounts {
     }
 
     /// Decides, writes, and only then has it be so.
-    pub async fn change<T: Send + 'static>(
+    pub async fn change<T>(
         self: &Arc<Self>,
         core: &Handle,
         entry: NewAudit,
-        decide: impl FnOnce(&Directory) -> Result<(Vec<AccountChange>, T), Problem> + Send + 'static,
+        decide: impl FnOnce(&Directory) -> Result<(Vec<AccountChange>, T), Problem>,
     ) -> Result<T, Problem> {
-        let (accounts, core) = (Arc::clone(self), core.clone());
-        // To its end, also if whoever asked has gone: what is written must be what is known.
-        let changing = tokio::spawn(async move {
-            let _turn = accounts.changing.lock().await;
-            let (changes, made) = accounts.look(decide)?;
-            let rows = changes.iter().cloned().map(Change::Account).chain([Change::Audit(entry)]).collect();
-            core.ask(|reply| Input::Write(rows, reply)).await?;
+        let turn = Arc::clone(&self.changing).lock_owned().await;
+        let (changes, made) = self.look(decide)?;
+        let rows = changes.iter().cloned().map(Change::Account).chain([Change::Audit(entry)]).collect();
+        let accounts = Arc::clone(self);
+        // Also if whoever asked has gone by then: what is written must be what is known, before anybody decides anew.
+        let then = Then(Box::new(move || {
             accounts.take(&changes);
-            Ok(made)
-        });
-        changing.await.unwrap_or_else(|_| Err(Problem::new(Code::Internal, "the change failed")))
+            drop(turn);
+        }));
+        core.ask(|reply| Input::Write(rows, Some(then), reply)).await?;
+        Ok(made)
     }
 
     fn take(&self, changes: &[AccountChange]) {

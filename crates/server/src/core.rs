@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use input::{ConnectionId, Handle, Input, Kept, Put, Submission, Wish};
+pub(crate) use input::{ConnectionId, Handle, Input, Kept, Put, Submission, Then, Wish};
 use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
 use muster_model::job::State;
@@ -196,9 +196,9 @@ impl Core {
                 self.on_configure(pools, batch, now);
                 batch.answer(reply, Ok(()));
             }
-            Input::Write(changes, reply) => {
+            Input::Write(changes, then, reply) => {
                 batch.first.extend(changes);
-                batch.answers.push(Answer::Done(reply));
+                batch.answers.push(Answer::Written(reply, then));
             }
             Input::Unfinished(reply) => {
                 // What is suspended or held waits for its user, and not for this process.

@@ -149,7 +149,7 @@ fn two_people_share_a_server_and_nothing_else() {
         }
         bob.refused(&["exec", selector, "--", "true"], "job_not_found");
     }
-    bob.refused(&["run", "-d", "--workspace", "nlp", "--", "true"], "invalid_fields");
+    bob.refused(&["run", "-d", "--workspace", "nlp", "--", "true"], "invalid_value");
     bob.refused(&["nodes", "drain", "local"], "forbidden");
     bob.refused(&["user", "add", "eve", "--no-password"], "forbidden");
     // A name of his own is his own.

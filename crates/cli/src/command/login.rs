@@ -130,7 +130,7 @@ pub(crate) async fn sign_up(args: &SignUpArgs) -> Result<ExitCode, Error> {
     let goal = Goal::find(args.url.as_deref(), None)?;
     let user = args.user.clone().map_or_else(own_name, Ok)?;
     let client = goal.connect().await?;
-    let password = args.password.new(&format!("A password for {user}, of 10 characters or more: "))?;
+    let password = args.password.chosen(&format!("A password for {user}, of 10 characters or more: "))?;
     let request = SignUp { user: user.clone(), password, workspace: args.workspace.clone() };
     client.sign_up(&request).await?;
     if args.json {

@@ -178,7 +178,7 @@ async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
     };
     let password = match no_password {
         true => None,
-        false => Some(password.new(&format!("A first password for {name}, of 10 characters or more: "))?),
+        false => Some(password.chosen(&format!("A first password for {name}, of 10 characters or more: "))?),
     };
     let request = CreateUser { name: name.clone(), password, admin: *admin, account: account.clone() };
     let mut user = session.client().create_user(&request).await?;
@@ -196,7 +196,7 @@ async fn set_password(session: &Session, name: Option<&str>, from: password::Fro
     // Whoever is the server's own user has no password, and needs none.
     let is_own = name == me.user && me.token.is_some() && !from.is_stdin();
     let old = if is_own { Some(from.known("The old password: ")?) } else { None };
-    let password = from.new(&format!("A new password for {name}: "))?;
+    let password = from.chosen(&format!("A new password for {name}: "))?;
     session.client().set_password(&name, &SetPassword { password, old }).await?;
     Ok(name)
 }

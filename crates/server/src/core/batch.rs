@@ -12,7 +12,7 @@ use muster_store::{Change, NewEvent};
 use serde_json::Value;
 
 use super::allocation::Allocation;
-use super::input::Reply;
+use super::input::{Reply, Then};
 use super::live::{Ended, Live};
 use crate::delegate::{News, Word};
 
@@ -20,6 +20,7 @@ use crate::delegate::{News, Word};
 pub(super) enum Answer {
     Job(Reply<JobId>, JobId),
     Done(Reply<()>),
+    Written(Reply<()>, Option<Then>),
     Node(Reply<NodeId>, NodeId),
     Bundles(Reply<u64>),
 }
@@ -30,6 +31,10 @@ impl Answer {
         match self {
             Self::Job(reply, id) => drop(reply.send(Ok(id))),
             Self::Done(reply) => drop(reply.send(Ok(()))),
+            Self::Written(reply, then) => {
+                then.into_iter().for_each(|Then(act)| act());
+                drop(reply.send(Ok(())));
+            }
             Self::Node(reply, id) => drop(reply.send(Ok(id))),
             Self::Bundles(reply) => drop(reply.send(Ok(batch.removed_bundles))),
         }
@@ -38,7 +43,7 @@ impl Answer {
     pub fn refuse(self, problem: Problem) {
         match self {
             Self::Job(reply, _) => drop(reply.send(Err(problem))),
-            Self::Done(reply) => drop(reply.send(Err(problem))),
+            Self::Done(reply) | Self::Written(reply, _) => drop(reply.send(Err(problem))),
             Self::Node(reply, _) => drop(reply.send(Err(problem))),
             Self::Bundles(reply) => drop(reply.send(Err(problem))),
         }

@@ -79,8 +79,8 @@ pub(crate) enum Input {
     },
     /// The pools of the configuration, all of them.
     Configure(Vec<PoolSpec>, Reply<()>),
-    /// Rows that somebody else has decided on, with nothing of a job in them.
-    Write(Vec<Change>, Reply<()>),
+    /// Rows that somebody else has decided on, with nothing of a job in them, and what is to be done once they are on disk.
+    Write(Vec<Change>, Option<Then>, Reply<()>),
     Unfinished(Reply<u64>),
     /// How much other schedulers keep that is still to be given back, or is in use.
     Kept(Reply<u64>),
@@ -125,6 +125,15 @@ pub(crate) enum Input {
     LogBytes(Vec<(JobId, u64)>, Reply<()>),
     /// Have every connected node remove what it need not keep; says which were asked. What each freed is told later.
     Collect(mpsc::Sender<(NodeId, u64)>, Reply<Vec<NodeId>>),
+}
+
+/// Done once something is on disk, whether or not anybody still waits for it.
+pub(crate) struct Then(pub Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Then {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Then")
+    }
 }
 
 /// What someone wants of one task of a job whose tasks are each on their own.

@@ -50,7 +50,7 @@ pub(super) async fn login(
             // What was not even tried is not worth a line: somebody would fill the disk with them.
             if problem.code != Code::TooManyRequests {
                 let row = Change::Audit(entry(problem.code.entry().code));
-                shared.core.ask(|reply| Input::Write(vec![row], reply)).await?;
+                shared.core.ask(|reply| Input::Write(vec![row], None, reply)).await?;
             }
             return Err(problem.into());
         }

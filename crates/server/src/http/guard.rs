@@ -13,7 +13,7 @@ use axum::serve::IncomingStream;
 use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
 use muster_model::account::{Role, Scope};
-use muster_store::{Change, NewAudit};
+use muster_store::Change;
 
 use super::failure::Failure;
 use super::job::{read, resolve};
@@ -210,7 +210,7 @@ impl Guard {
         }
         let outcome = refused.map_or("allowed", |problem| problem.code.entry().code);
         let entry = caller.audit(ruled.operation, path, outcome);
-        let entry = |reply| Input::Write(vec![Change::Audit(NewAudit { ..entry })], reply);
+        let entry = |reply| Input::Write(vec![Change::Audit(entry)], None, reply);
         if enters {
             return self.shared.core.ask(entry).await;
         }

@@ -17,6 +17,7 @@ Code = Literal[
     "bundle_incomplete",
     "chunk_mismatch",
     "configured",
+    "forbidden",
     "idempotency_conflict",
     "in_use",
     "internal",
@@ -26,6 +27,7 @@ Code = Literal[
     "job_not_found",
     "method_not_allowed",
     "name_taken",
+    "no_accounts",
     "no_room",
     "node_not_found",
     "not_found",
@@ -34,6 +36,7 @@ Code = Literal[
     "server_disk_full",
     "session_over",
     "too_large",
+    "too_many_requests",
     "unauthorized",
     "unavailable",
     "unknown",
@@ -66,9 +69,12 @@ LogStream = Literal["stdout", "stderr"]
 NodeId = str
 OnFailure = Literal["stop", "continue"]
 Parting = Literal["suspend", "stop"]
+Role = Literal["viewer", "member", "lead"]
+Scope = Literal["read", "write", "admin"]
 State = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "suspended"]
 TaskPhase = Literal["assigned", "ready", "running", "ended"]
 Terminal = Literal["tmux", "pty"]
+UserState = Literal["pending", "active", "disabled"]
 Vendor = Literal["ascend", "nvidia"]
 
 
@@ -106,6 +112,26 @@ class AttemptView(TypedDict):
     tasks: list[TaskView]
 
 
+class AuditEntry(TypedDict):
+    """An entry of the audit log."""
+
+    address: NotRequired[str | None]
+    at: str
+    operation: str
+    outcome: str
+    seq: int
+    target: str
+    token: NotRequired[str | None]
+    user: NotRequired[str | None]
+
+
+class AuditPage(TypedDict):
+    """`GET /audit`: newest first."""
+
+    items: list[AuditEntry]
+    next_cursor: NotRequired[str | None]
+
+
 class Batch(TypedDict):
     """A batch script as Slurm runs it: once, on the first node; what it starts with `srun` runs on all of them."""
 
@@ -130,6 +156,14 @@ class BundleStatus(TypedDict):
 
     id: BundleId
     missing: list[ChunkId]
+
+
+class ChangeUser(TypedDict):
+    """`PATCH /users/{user}`: what is absent stays."""
+
+    account: NotRequired[str | None]
+    admin: NotRequired[bool | None]
+    disabled: NotRequired[bool | None]
 
 
 class Check(TypedDict):
@@ -196,6 +230,24 @@ class CreateJob(TypedDict):
     environment: NotRequired[dict[str, str] | None]
     source: NotRequired[Source | None]
     spec: dict[str, Any]
+
+
+class CreateToken(TypedDict):
+    """`POST /users/{user}/tokens`."""
+
+    expires_in_s: NotRequired[int | None]
+    name: str
+    scope: Scope
+    workspace: NotRequired[str | None]
+
+
+class CreateUser(TypedDict):
+    """`POST /users`."""
+
+    account: NotRequired[str | None]
+    admin: NotRequired[bool]
+    name: str
+    password: NotRequired[str | None]
 
 
 class Device(TypedDict):
@@ -473,6 +525,21 @@ class LogEvents(TypedDict):
     id: NotRequired[str]
 
 
+class Login(TypedDict):
+    """`POST /login`."""
+
+    password: str
+    user: str
+
+
+class MemberView(TypedDict):
+    """Somebody of a workspace."""
+
+    role: NotRequired[Role | None]
+    since: str
+    user: str
+
+
 class MissingLog(TypedDict):
     """The end of a task's log that is on a node that is away."""
 
@@ -480,6 +547,13 @@ class MissingLog(TypedDict):
     bytes: int
     node: NodeId
     rank: int
+
+
+class NewToken(TypedDict):
+    """A token as it is made: the only time that its secret is shown."""
+
+    secret: str
+    token: TokenView
 
 
 class NodeError(TypedDict):
@@ -563,6 +637,13 @@ class Outputs(TypedDict):
     state: Literal["collected", "failed", "removed"]
 
 
+class Place(TypedDict):
+    """What somebody is in a workspace."""
+
+    role: NotRequired[Role | None]
+    workspace: str
+
+
 class PoolList(TypedDict):
     """All pools."""
 
@@ -596,6 +677,7 @@ class Problem(TypedDict):
     errors: NotRequired[list[FieldError]]
     hint: NotRequired[str | None]
     request_id: NotRequired[str | None]
+    retry_after: NotRequired[int | None]
     status: int
     title: str
     type: str
@@ -606,6 +688,12 @@ class PutBundle(TypedDict):
 
     content: list[Chunk]
     listing: list[Chunk]
+
+
+class PutMember(TypedDict):
+    """`PUT /workspaces/{workspace}/members/{user}`."""
+
+    role: Role
 
 
 class PutPool(TypedDict):
@@ -739,6 +827,21 @@ class SessionList(TypedDict):
     items: list[Session]
 
 
+class SetPassword(TypedDict):
+    """`PUT /users/{user}/password`."""
+
+    old: NotRequired[str | None]
+    password: str
+
+
+class SignUp(TypedDict):
+    """`POST /signup`: an account that waits for somebody to say yes."""
+
+    password: str
+    user: str
+    workspace: str
+
+
 class Source(TypedDict):
     """Where a bundle's code came from."""
 
@@ -801,6 +904,24 @@ class TaskView(TypedDict):
     usage: NotRequired[Usage | None]
 
 
+class TokenList(TypedDict):
+    """`GET /users/{user}/tokens`."""
+
+    items: list[TokenView]
+
+
+class TokenView(TypedDict):
+    """A token."""
+
+    created_at: str
+    expires_at: NotRequired[str | None]
+    id: str
+    name: NotRequired[str | None]
+    scope: Scope
+    user: str
+    workspace: NotRequired[str | None]
+
+
 class Usage(TypedDict):
     """What a task used from its start until now, or until its end. Peaks are those of the measurements: what came and went between two of them is not seen, but for a single process that was larger than all of them."""
 
@@ -816,12 +937,40 @@ class Usage(TypedDict):
     written_bytes: NotRequired[int | None]
 
 
+class UserList(TypedDict):
+    """`GET /users`."""
+
+    items: list[UserView]
+
+
+class UserView(TypedDict):
+    """A person."""
+
+    account: NotRequired[str | None]
+    admin: bool
+    created_at: str
+    name: str
+    state: UserState
+    workspaces: list[Place]
+
+
 class Volume(TypedDict):
     """Storage that appears at the same path in every task."""
 
     name: str
     path: str
     read_only: NotRequired[bool]
+
+
+class WhoAmI(TypedDict):
+    """`GET /whoami`."""
+
+    accounts: bool
+    admin: bool
+    scope: Scope
+    token: NotRequired[str | None]
+    user: str
+    workspaces: list[Place]
 
 
 class Why(TypedDict):
@@ -832,6 +981,36 @@ class Why(TypedDict):
     help: NotRequired[str | None]
     starts_at: NotRequired[str | None]
     summary: str
+
+
+class WorkspaceList(TypedDict):
+    """`GET /workspaces`."""
+
+    items: list[WorkspaceView]
+
+
+class WorkspaceSettings(TypedDict):
+    """`PATCH /workspaces/{workspace}`: what is absent stays, and 0 takes it away."""
+
+    max_run_time_ms: NotRequired[int | None]
+    priority: NotRequired[int | None]
+
+
+class WorkspaceView(TypedDict):
+    """A workspace."""
+
+    created_at: str
+    max_run_time_ms: NotRequired[int | None]
+    members: list[MemberView]
+    name: str
+    priority: NotRequired[int | None]
+    role: NotRequired[Role | None]
+
+
+class CreateWorkspace(WorkspaceSettings):
+    """`POST /workspaces`."""
+
+    name: str
 
 
 class JobDetail(JobSummary):
