@@ -4,9 +4,11 @@
 A server of its own (temporary home, TCP port 0) serves the document; schemathesis reads it there and makes requests to
 every operation in it, with a fixed seed. No reply may be a 5xx, have a status, a content type or a header that the
 document does not name, or a body that does not fit its schema; no operation may be open to a caller without the token.
+Then the same is sent to a server that people share, by somebody of each role.
 
 Nothing is left out in silence:
 - `POST /api/v1/server/shutdown` would end the run, so it is sent once, last, and its reply checked like the others.
+- `POST /api/v1/logout` would leave the rest of the run without a token; the tests of accounts send it.
 - `GET /api/v1/events` is not followed: that stream ends only with the server.
 - Following all events ends with the server only; that operation is asked for what is there (fuzz_hooks.py).
 - The agents' link (a WebSocket) and the pages outside the document (`/metrics`, `/healthz`) are not operations of it.
@@ -36,6 +38,9 @@ SEED = 20240607
 START_S = 30
 STOP_S = 20
 SHUTDOWN = "/api/v1/server/shutdown"
+LOGOUT = "/api/v1/logout"
+# In this order: a lead may change what those before are, and an admin everybody.
+ROLES = ("viewer", "member", "lead", "admin")
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -50,22 +55,35 @@ TURN_S = 1.0
 
 
 class Server:
-    """One server on a free port, with its token."""
+    """One server on a free port, with its token; with accounts, the token of its first admin."""
 
-    def __init__(self, muster, folder):
+    def __init__(self, muster, folder, *flags):
         self.folder, self.home = folder, folder / "home"
         self.home.mkdir(mode=0o700)
         (folder / "work").mkdir()
+        # Where people share it, jobs run here only if somebody says so.
+        (self.home / "config.toml").write_text("[local]\nenabled = true\n")
         (folder / "work" / "train.py").write_text("print('hello')\n")
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MUSTER_")}
         self.environment = kept | {"MUSTER_HOME": str(self.home)}
         self.muster = muster
         self.log = folder / "server.out"
         with self.log.open("w") as output:
-            command = [muster, "server", "run", "--home", self.home, "--listen", "127.0.0.1:0"]
+            command = [muster, "server", "run", "--home", self.home, "--listen", "127.0.0.1:0", *flags]
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=self.environment)
         self.url = f"http://{self.address()}"
         self.token = (self.home / "token").read_text().strip()
+        if "--auth" in flags:
+            login = {"user": "admin", "password": (self.home / "admin-password").read_text().strip()}
+            self.token = json.loads(self.ask("POST", "/api/v1/login", login)[2])["secret"]
+
+    def person(self, role):
+        """The token of somebody who is this in the workspace of the jobs."""
+        self.ask("POST", "/api/v1/users", {"name": f"the-{role}", "admin": role == "admin"})
+        if role != "admin":
+            self.ask("PUT", f"/api/v1/workspaces/default/members/the-{role}", {"role": role})
+        made = self.ask("POST", f"/api/v1/users/the-{role}/tokens", {"name": "fuzz", "scope": "admin"})
+        return json.loads(made[2])["secret"]
 
     def address(self):
         deadline = time.monotonic() + START_S
@@ -122,13 +140,14 @@ class Tide(threading.Thread):
             self.error = error
 
 
-def fuzz(server, examples, seconds):
+def fuzz(server, token, phases, examples, seconds):
     environment = server.environment | {"SCHEMATHESIS_HOOKS": "fuzz_hooks", "PYTHONPATH": str(HERE)}
     command = [
         *(Path(sys.executable).parent / "schemathesis", "run", f"{server.url}/api/v1/openapi.json"),
-        *("--header", f"Authorization: Bearer {server.token}", "--exclude-path", SHUTDOWN),
+        *("--header", f"Authorization: Bearer {token}"),
+        *("--exclude-path", SHUTDOWN, "--exclude-path", LOGOUT),
         *("--checks", ",".join(CHECKS), "--seed", str(SEED), "--max-examples", str(examples)),
-        *("--phases", "examples,coverage,fuzzing", "--generation-database", "none", "--continue-on-failure"),
+        *("--phases", phases, "--generation-database", "none", "--continue-on-failure"),
         *("--request-timeout", "30", "--no-color", "--warnings", "off", "--output-sanitize", "false"),
     ]
     try:
@@ -189,15 +208,31 @@ def main():
     parser.add_argument("--examples", type=int, default=100, help="random requests for each operation (default: 100)")
     parser.add_argument("--seconds", type=int, default=180, help="the longest it may take (default: 180)")
     arguments = parser.parse_args()
+    problems = attempt(arguments)
+    problems += attempt(arguments, *ROLES)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def attempt(arguments, *roles):
+    """All of it, on one server: its owner's own, or one that people of these roles share."""
     with tempfile.TemporaryDirectory(prefix="muster-fuzz-", ignore_cleanup_errors=True) as folder:
-        server = Server(arguments.muster.resolve(), Path(folder))
+        server = Server(arguments.muster.resolve(), Path(folder), *(["--auth"] if roles else []))
         server.run("done", "true")
         server.run("failed", "sh", "-c", "echo a line; exit 3")
         server.submit("stopped", "sleep", "60")
         server.ask("POST", "/api/v1/jobs/stopped/stop", {"grace_ms": 0})
         tide = Tide(server)
         tide.start()
-        problems = fuzz(server, arguments.examples, arguments.seconds)
+        problems = []
+        if not roles:
+            problems += fuzz(server, server.token, "examples,coverage,fuzzing", arguments.examples, arguments.seconds)
+        tokens = {role: server.person(role) for role in roles}
+        for role, token in tokens.items():
+            print(f"-- as {role}", flush=True)
+            found = fuzz(server, token, "examples,fuzzing", max(1, arguments.examples // 10), arguments.seconds)
+            problems += [f"{problem}, as {role}" for problem in found]
         tide.over.set()
         tide.join()
         if tide.error:
@@ -210,9 +245,7 @@ def main():
             problems.append(
                 f"the server ended by itself with {server.process.returncode}:\n{server.log.read_text()[-3000:]}"
             )
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    return problems
 
 
 if __name__ == "__main__":

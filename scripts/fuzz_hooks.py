@@ -12,6 +12,8 @@ import schemathesis
 # Those fuzz_api.py keeps on the server: over in each way, and running.
 JOBS = ("done", "failed", "stopped", "running", "last")
 POOLS = ("gpu", "spare")
+USERS = ("the-viewer", "the-member", "the-lead", "somebody")
+WORKSPACES = ("default", "other")
 DESTINATIONS = tuple(f"nobody@127.0.0.{last}" for last in range(1, 9))
 COMMANDS = (["true"], ["no-such-program"], "exit 3", ["sleep", "0.1"])
 
@@ -31,6 +33,9 @@ def before_call(_context, case, _kwargs):
         parameters["node"] = pick(parameters["node"], ("node_local",)) or parameters["node"]
     if isinstance(parameters, dict) and "pool" in parameters:
         parameters["pool"] = pick(parameters["pool"], POOLS) or parameters["pool"]
+    for name, known in (("user", USERS), ("workspace", WORKSPACES)):
+        if isinstance(parameters, dict) and name in parameters:
+            parameters[name] = pick(parameters[name], known) or parameters[name]
     # Hosts would be reached for: none leads away from this machine, nor to an sshd on it.
     if "/pools/" in case.operation.path and isinstance(case.body, dict) and isinstance(case.body.get("hosts"), list):
         # Each is two processes for as long as it is tried.

@@ -307,6 +307,10 @@ pub struct AuditEntry {
     pub target: String,
     /// `allowed` or `done`, or the code of why not.
     pub outcome: String,
+    /// What else matters of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub detail: Option<serde_json::Value>,
 }
 
 /// `GET /audit`: newest first.

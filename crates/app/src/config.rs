@@ -159,6 +159,11 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 impl Server {
+    /// Whether somebody has said that it is not spoken on TCP.
+    pub fn is_plain(&self) -> bool {
+        self.tls == Some(false)
+    }
+
     /// Whether TLS is spoken on TCP.
     pub fn is_tls(&self) -> bool {
         self.tls.unwrap_or(self.tls_cert.is_some())
@@ -191,8 +196,8 @@ impl Server {
 
 impl Local {
     /// Whether jobs may run on the server's own machine.
-    pub fn is_enabled(&self) -> bool {
-        self.enabled.unwrap_or(true)
+    pub fn is_enabled(&self, unless_said: bool) -> bool {
+        self.enabled.unwrap_or(unless_said)
     }
 
     /// CPUs to offer, in thousandths.

@@ -1,6 +1,7 @@
 //! `muster server run`: the server process.
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,6 +49,20 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let certificate = certificate(&home, &options, &config)?;
     // One of the server's own never changes, so that agents can be told to take no other.
     let pinned = certificate.as_ref().filter(|(_, is_own)| *is_own).map(|(shown, _)| shown.fingerprint());
+    let is_open = |address: &str| {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host != "localhost" && !host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    };
+    ensure!(
+        !options.auth
+            || certificate.is_some()
+            || config.server.is_plain()
+            || !options.listen.as_deref().is_some_and(is_open),
+        "--auth on {} without TLS would send passwords in the clear: add --tls; or, where somebody else encrypts before this \
+         server, set server.tls to false in config.toml",
+        options.listen.as_deref().unwrap_or_default()
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
@@ -55,7 +70,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         accounts: options.auth.then(|| config.server.login()).transpose()?,
         certificate: certificate.map(|(shown, _)| shown),
         idle_exit,
-        engines: engines(&home, &config, pinned)?,
+        engines: engines(&home, &config, pinned, options.auth)?,
         build: build::of_current_exe()?,
         version: crate::version(),
         owner: owner(),
@@ -127,7 +142,7 @@ fn given_token(path: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// Every engine there is; a new one is one more line.
-fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>) -> anyhow::Result<Engines> {
+fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>, auth: bool) -> anyhow::Result<Engines> {
     let local: Arc<dyn Engine> = Arc::new(Local::new(local::Options {
         dir: crate::agent::dir(home),
         exe: "/proc/self/exe".into(),
@@ -141,7 +156,8 @@ fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>) -> anyhow:
     let slurm: Arc<dyn Engine> = Arc::new(Slurm::new(options));
     let ssh: Arc<dyn Engine> = Arc::new(Ssh::new(ssh));
     let mut engines = vec![ssh, slurm];
-    if config.local.is_enabled() {
+    // Where people share a server, its own account is nobody's to run as, unless somebody says so.
+    if config.local.is_enabled(!auth) {
         engines.push(local);
     }
     if config.k8s.is_some() || k8s::is_any() {
@@ -161,15 +177,10 @@ fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>) -> anyhow:
 fn ssh_options(home: &Path) -> anyhow::Result<ssh::Options> {
     let exe = std::env::current_exe()?;
     let beside = exe.parent().unwrap_or(home).to_owned();
-    Ok(ssh::Options::new(
-        home.join("ssh"),
-        short(&home.join("server.sock"))?,
-        "/proc/self/exe".into(),
-        beside,
-    ))
+    Ok(ssh::Options::new(home.join("ssh"), gate_socket(home)?, "/proc/self/exe".into(), beside))
 }
 
-/// What comes from a cluster's network comes in here, where nobody is trusted without a token.
+/// What comes from other machines comes in here, where nobody is trusted without a token.
 fn gate_socket(home: &Path) -> anyhow::Result<PathBuf> {
     short(&home.join("gate.sock"))
 }

@@ -36,8 +36,8 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "local.enabled",
-        default: "true",
-        meaning: "whether jobs may run on the server's own machine",
+        default: "true; false with --auth",
+        meaning: "whether jobs may run on the server's own machine, as its own account",
         example: "false",
     },
     Setting {

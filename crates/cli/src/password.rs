@@ -13,7 +13,7 @@ const MAX: u64 = 4096;
 /// Where a password comes from.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct From {
-    /// Read the password from standard input, its first line
+    /// Read passwords from standard input, a line for each that is asked for
     #[arg(long)]
     password_stdin: bool,
 }
@@ -36,17 +36,13 @@ impl From {
         }
         Err(Error::new(Code::Usage, "the two passwords differ").hint("run the command again"))
     }
-
-    /// Whether a script gives it.
-    pub fn is_stdin(self) -> bool {
-        self.password_stdin
-    }
 }
 
 fn stdin() -> Result<String, Error> {
     let mut line = String::new();
     let failed = |error: io::Error| Error::io(Code::SystemFailed, "read the password", &error);
-    BufReader::new(io::stdin().lock().take(MAX)).read_line(&mut line).map_err(failed)?;
+    // Its own buffer keeps the lines after this one for whoever asks next.
+    io::stdin().lock().take(MAX).read_line(&mut line).map_err(failed)?;
     let line = line.trim_end_matches(['\r', '\n']);
     if line.is_empty() {
         return Err(Error::new(Code::Usage, "--password-stdin: standard input has no password")

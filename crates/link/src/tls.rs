@@ -280,8 +280,7 @@ mod tests {
         let shown = one.to_string();
         assert_eq!(shown, "sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881");
         assert_eq!(shown.parse(), Ok(one));
-        let bytes: Vec<String> = shown[7..]
-            .as_bytes()
+        let bytes: Vec<String> = shown.as_bytes()[7..]
             .chunks(2)
             .map(|pair| String::from_utf8_lossy(pair).to_uppercase())
             .collect();

@@ -58,6 +58,11 @@ impl Caller {
         }
     }
 
+    /// Whether that is so.
+    pub fn has_ended(&self) -> bool {
+        self.until.is_cancelled() || self.expires_at.is_some_and(|end| end <= crate::core::now())
+    }
+
     /// Ends when they may do less than they could when they came.
     pub async fn ended(&self) {
         let expired = async {
@@ -151,7 +156,7 @@ impl Accounts {
             ];
             Ok((changes, ()))
         };
-        self.change(core, entry, decide).await.map_err(io::Error::other)?;
+        self.change(core, None, entry, decide).await.map_err(io::Error::other)?;
         tracing::info!(user = FIRST, password = %path.display(), "the first admin's password is in this file");
         Ok(())
     }
@@ -199,6 +204,10 @@ impl Accounts {
         address: Option<IpAddr>,
     ) -> Result<User, Problem> {
         let turn = self.limiter.take(name, address, Instant::now()).map_err(too_often)?;
+        self.checked(name, password, turn).await
+    }
+
+    async fn checked(&self, name: &str, password: &str, turn: limiter::Turn) -> Result<User, Problem> {
         let user = self.look(|directory| directory.user(name).cloned());
         let hash = user.as_ref().and_then(|user| user.password.clone());
         let is_right = self.passwords.check(password, hash).await?;
@@ -225,12 +234,19 @@ impl Accounts {
     }
 
     /// Whether somebody who is known already has this password, too.
-    pub async fn confirm(&self, name: &str, password: &str, address: Option<IpAddr>) -> Result<(), Problem> {
-        self.sign_in(name, password, address).await.map(drop)
+    pub async fn confirm(&self, caller: &Caller, password: &str) -> Result<(), Problem> {
+        let turn =
+            self.limiter.take_known(&caller.name, caller.address, Instant::now()).map_err(too_often)?;
+        self.checked(&caller.name, password, turn).await.map(drop)
     }
 
-    /// The same bounds for those who would have others hash for them.
-    pub async fn hash(
+    /// For those who are known.
+    pub async fn hash(&self, password: String) -> Result<String, Problem> {
+        self.passwords.hash(password).await
+    }
+
+    /// For strangers, who would have the server hash for them: within the same bounds as those who guess.
+    pub async fn hash_for_stranger(
         &self,
         password: String,
         name: &str,
@@ -244,10 +260,15 @@ impl Accounts {
     pub async fn change<T>(
         self: &Arc<Self>,
         core: &Handle,
+        caller: Option<&Caller>,
         entry: NewAudit,
         decide: impl FnOnce(&Directory) -> Result<(Vec<AccountChange>, T), Problem>,
     ) -> Result<T, Problem> {
         let turn = Arc::clone(&self.changing).lock_owned().await;
+        // What was allowed when the request began may not be any more.
+        if caller.is_some_and(Caller::has_ended) {
+            return Err(Problem::new(Code::Unauthorized, "what you came with is good no longer"));
+        }
         let (changes, made) = self.look(decide)?;
         let rows = changes.iter().cloned().map(Change::Account).chain([Change::Audit(entry)]).collect();
         let accounts = Arc::clone(self);

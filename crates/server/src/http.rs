@@ -47,6 +47,8 @@ use crate::state::Shared;
 
 /// Requests other than chunks are small; the largest carries an environment.
 const MAX_BODY: usize = 8 << 20;
+/// Strangers have little to say.
+const MAX_LOGIN: usize = 16 << 10;
 /// A manifest names every chunk of a bundle.
 const MAX_MANIFEST: usize = 128 << 20;
 
@@ -111,8 +113,8 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(server::show))
         .routes(routes!(doctor::show))
         .routes(routes!(server::shutdown))
-        .routes(routes!(account::login))
-        .routes(routes!(account::sign_up))
+        .routes(routes!(account::login).layer(DefaultBodyLimit::max(MAX_LOGIN)))
+        .routes(routes!(account::sign_up).layer(DefaultBodyLimit::max(MAX_LOGIN)))
         .routes(routes!(account::logout))
         .routes(routes!(account::whoami))
         .routes(routes!(user::list, user::create))

@@ -193,7 +193,7 @@ async fn serve_bulk(
             () = way.replaced() => return Ok(()),
             () = shared.hang_up.cancelled() => return Ok(()),
             stream = incoming.next(), if streams.len() < STREAMS => match stream {
-                Some(stream) => drop(streams.spawn(bulk::serve(shared.clone(), stream))),
+                Some(stream) => drop(streams.spawn(bulk::serve(shared.clone(), node.clone(), stream))),
                 None => return Ok(()),
             },
             Some(done) = streams.join_next() => if let Ok(Err(error)) = done {

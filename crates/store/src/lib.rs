@@ -23,7 +23,7 @@ pub use read::Readers;
 pub use read::account::{Accounts, AuditFilter, AuditRow};
 pub use read::bundle::BundleRow;
 pub use read::event::EventRow;
-pub use read::job::{AttemptRow, JobRow};
+pub use read::job::{AttemptRow, Belongs, JobRow};
 pub use read::list::{JobFilter, JobSummaryRow};
 pub use read::request::IdempotentRow;
 pub use read::resolve::Resolution;

@@ -8,7 +8,7 @@ use muster_testkit::http::{Door, Request};
 use muster_testkit::{Finished, Home, Running, wait_for};
 use serde_json::{Value, json};
 
-use crate::{home, until};
+use crate::{home_with, until};
 
 /// A server with accounts.
 struct Team {
@@ -19,7 +19,8 @@ struct Team {
 
 impl Team {
     fn start(flags: &[&str]) -> Self {
-        let home = home();
+        // Tasks run as the server's own account here, which is nobody else's business in a test.
+        let home = home_with("[local]\nenabled = true\n");
         let folder = home.path();
         let place =
             ["server", "run", "--home", folder.to_str().expect("plain"), "--listen", "127.0.0.1:0", "--auth"];
@@ -235,7 +236,18 @@ fn an_account_is_asked_for_on_the_command_line() {
     lea.ok(&["workspace", "add-member", "nlp", "new"]);
     new.log_in(&password("new"));
     assert!(new.ok(&["run", "--", "echo", "runs"]).contains("runs"));
-    // The password is changed with the old one, and another login is over by it.
+    // The password is changed with the old one, and other logins are over by it.
+    let elsewhere = team.person("elsewhere");
+    let words = ["login", &url, "--user", "new", "--name", "team", "--password-stdin"];
+    assert_eq!(elsewhere.run_with(&words, &password("new")).code(), 0);
+    elsewhere.ok(&["ps"]);
+    let change = ["user", "passwd", "--password-stdin"];
+    assert_eq!(new.run_with(&change, "a wrong old one\nanother password").code(), 2);
+    let changed = new.run_with(&change, &format!("{}\nanother password", password("new")));
+    assert_eq!(changed.code(), 0, "{}", changed.err());
+    elsewhere.refused(&["ps"], "unauthorized");
+    new.ok(&["ps"]);
+    assert_eq!(elsewhere.run_with(&words, &password("new")).code(), 2);
     let me = new.json(&["whoami", "--json"]);
     assert_eq!((me["user"].as_str(), me["admin"].as_bool()), (Some("new"), Some(false)));
     team.stop();
@@ -261,12 +273,13 @@ fn ten_thousand_wrong_passwords_cost_little_and_keep_nobody_out() {
     const TRIES: usize = 10_000;
     const CALLERS: usize = 4;
     let team = Team::start(&[]);
-    let everybody = people(&team, &[("ada", "nlp", "member")]);
-    let ada = &everybody[0];
+    let everybody = people(&team, &[("ada", "nlp", "member"), ("bob", "nlp", "member")]);
+    let [ada, bob] = &everybody[..] else { panic!("two people") };
     let before = processor_time(team.server.pid());
     let begun = Instant::now();
     let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let attack = |caller: usize| {
+        let team = &team;
+        let attack = move |caller: usize| {
             let door = Door::Tcp(team.address.clone());
             let guess = |number: usize| {
                 // Half of them at one account, half at names that may be there.
@@ -277,16 +290,21 @@ fn ten_thousand_wrong_passwords_cost_little_and_keep_nobody_out() {
             (0..TRIES / CALLERS).map(|number| guess(number * CALLERS + caller)).collect::<Vec<_>>()
         };
         let callers: Vec<_> = (0..CALLERS).map(|caller| scope.spawn(move || attack(caller))).collect();
+        // Meanwhile, from the same address, somebody else comes in; and she, by what she has.
+        bob.log_in(&password("bob"));
+        ada.ok(&["ps"]);
+        assert!(callers.iter().any(|caller| !caller.is_finished()), "it went on meanwhile");
         callers.into_iter().flat_map(|caller| caller.join().expect("a caller")).collect()
     });
     let (took, cost) = (begun.elapsed(), processor_time(team.server.pid()) - before);
     let tried = statuses.iter().filter(|status| **status == 401).count();
     assert!(statuses.iter().all(|status| matches!(status, 401 | 429)), "{statuses:?}");
     // What is hashed is bounded by time alone, however many there are.
-    let bound = 60 + took.as_secs() as usize * 5;
+    let bound = 40 + took.as_secs() as usize * 2;
     assert!(tried <= bound, "{tried} of {TRIES} were tried in {took:?}");
-    // Everybody else is served, also her, by what she has; and a login works, after a moment if it must.
-    ada.ok(&["ps"]);
+    // A request that is turned away costs next to nothing; this is a build for tests, on a machine with other work.
+    assert!(cost < Duration::from_secs(30), "{cost:?}");
+    // She has to wait for a moment at most, because it was her name that was tried.
     ada.log_in(&password("ada"));
     eprintln!("{TRIES} wrong passwords in {took:?}: {tried} tried, {cost:?} of processor time");
     team.stop();

@@ -8,7 +8,7 @@ use muster_api::account::{Login, NewToken, SignUp, WhoAmI};
 use muster_api::client::{self, Client};
 use serde_json::json;
 
-use crate::contexts::{Context, Store};
+use crate::contexts::{Context, LOCAL, Store};
 use crate::error::{Code, Error};
 use crate::place::{self, By, Named, Place};
 use crate::session::Session;
@@ -91,11 +91,16 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let goal = Goal::find(args.url.as_deref(), args.name.as_deref())?;
     let user = args.user.clone().map_or_else(own_name, Ok)?;
     let client = goal.connect().await?;
+    goal.warn();
     let password = args.password.known(&format!("Password of {user}: "))?;
     let made = log_in(&client, &Login { user, password }).await?;
     goal.keep(&made.secret)?;
     if args.json {
-        terminal::say_json(&json!({ "user": made.token.user, "token": made.token, "context": goal.name }))?;
+        // Where nobody keeps it for them, they get it.
+        let secret = goal.name.is_none().then_some(&made.secret);
+        let said =
+            json!({ "user": made.token.user, "token": made.token, "context": goal.name, "secret": secret });
+        terminal::say_json(&said)?;
         return Ok(ExitCode::SUCCESS);
     }
     let until =
@@ -130,6 +135,7 @@ pub(crate) async fn sign_up(args: &SignUpArgs) -> Result<ExitCode, Error> {
     let goal = Goal::find(args.url.as_deref(), None)?;
     let user = args.user.clone().map_or_else(own_name, Ok)?;
     let client = goal.connect().await?;
+    goal.warn();
     let password = args.password.chosen(&format!("A password for {user}, of 10 characters or more: "))?;
     let request = SignUp { user: user.clone(), password, workspace: args.workspace.clone() };
     client.sign_up(&request).await?;
@@ -221,7 +227,8 @@ impl Goal {
                 }
             };
         };
-        let context = Context::new(url, place::chosen_fingerprint())?;
+        let pinned = std::env::var("MUSTER_FINGERPRINT").ok().filter(|pinned| !pinned.is_empty());
+        let context = Context::new(url, place::chosen_fingerprint().or(pinned.as_deref()))?;
         let wrong = |error| Error::endpoint("URL", error);
         let mut endpoint: client::Endpoint = context.url.parse().map_err(wrong)?;
         if let Some(fingerprint) = &context.fingerprint {
@@ -233,6 +240,16 @@ impl Goal {
 
     async fn connect(&self) -> Result<Client, Error> {
         Ok(Client::connect(self.endpoint.clone()).await?)
+    }
+
+    /// Where somebody on the way could read the password.
+    fn warn(&self) {
+        let url = self.endpoint.to_string();
+        let host = url.strip_prefix("http://").unwrap_or_default();
+        let is_near = ["127.", "localhost", "[::1]"].iter().any(|near| host.starts_with(near));
+        if !host.is_empty() && !is_near {
+            terminal::note(&format!("{url} is not encrypted: whoever is on the way can read the password"));
+        }
     }
 
     fn keep(&self, secret: &str) -> Result<(), Error> {
@@ -251,8 +268,12 @@ impl Goal {
 /// What a server is called by those who do not say.
 fn host_of(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = rest.split(['/', ':']).next().unwrap_or_default();
-    if host.is_empty() { "server".into() } else { host.to_owned() }
+    let host = match rest.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default().replace(':', "-"),
+        None => rest.split(['/', ':']).next().unwrap_or_default().to_owned(),
+    };
+    let name = host.trim_matches('-');
+    if name.is_empty() || name == LOCAL { "server".into() } else { name.to_owned() }
 }
 
 fn own_name() -> Result<String, Error> {

@@ -108,7 +108,8 @@ Examples:
 Examples:
   muster user passwd
   muster user passwd ada              as an admin
-  printf '%s\\n' \"$NEW\" | muster user passwd ada --password-stdin")]
+  printf '%s\\n' \"$NEW\" | muster user passwd ada --password-stdin
+  printf '%s\\n' \"$OLD\" \"$NEW\" | muster user passwd --password-stdin")]
     Passwd {
         /// Whose (default: your own)
         name: Option<String>,
@@ -176,6 +177,10 @@ async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
     let Action::Add { name, admin, no_password, workspace, role, account, password, .. } = action else {
         unreachable!("it is called for that one alone")
     };
+    if let Some(workspace) = workspace {
+        // Before anything is made of it.
+        session.call(async |client| client.workspace(workspace).await).await?;
+    }
     let password = match no_password {
         true => None,
         false => Some(password.chosen(&format!("A first password for {name}, of 10 characters or more: "))?),
@@ -194,7 +199,7 @@ async fn set_password(session: &Session, name: Option<&str>, from: password::Fro
     let me = session.call(async |client| client.whoami().await).await?;
     let name = name.unwrap_or(&me.user).to_owned();
     // Whoever is the server's own user has no password, and needs none.
-    let is_own = name == me.user && me.token.is_some() && !from.is_stdin();
+    let is_own = name == me.user && me.token.is_some();
     let old = if is_own { Some(from.known("The old password: ")?) } else { None };
     let password = from.chosen(&format!("A new password for {name}: "))?;
     session.client().set_password(&name, &SetPassword { password, old }).await?;

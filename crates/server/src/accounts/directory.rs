@@ -96,15 +96,16 @@ impl Directory {
             AccountChange::RemoveWorkspace(name) => {
                 self.workspaces.remove(name);
                 let members = self.memberships.keys().filter(|(_, workspace)| workspace == name);
-                let touched = members.flat_map(|(user, _)| self.tokens_of(user)).collect();
+                let mut touched: Vec<String> = members.flat_map(|(user, _)| self.tokens_of(user)).collect();
                 self.memberships.retain(|(_, workspace), _| workspace != name);
-                self.remove_tokens(|token| token.workspace.as_ref() == Some(name));
+                touched.extend(self.remove_tokens(|token| token.workspace.as_ref() == Some(name)));
                 touched
             }
             AccountChange::Membership(membership) => {
                 let key = (membership.user.clone(), membership.workspace.clone());
-                self.memberships.insert(key, membership.clone());
-                self.tokens_of(&membership.user)
+                let before = self.memberships.insert(key, membership.clone()).and_then(|before| before.role);
+                // Who is more than before loses nothing.
+                if membership.role < before { self.tokens_of(&membership.user) } else { Vec::new() }
             }
             AccountChange::RemoveMembership { workspace, user } => {
                 self.memberships.remove(&(user.clone(), workspace.clone()));
@@ -222,10 +223,13 @@ impl Directory {
 
     /// The workspace of a job that names none.
     pub fn default_workspace(&self, rights: &Rights) -> Result<String, Problem> {
+        // Nobody draws the jobs of admins to them by making them members.
+        if rights.is_admin() {
+            return Ok(DEFAULT.to_owned());
+        }
         let mut able = rights.roles().iter().filter(|(_, role)| **role >= Role::Member).map(|(name, _)| name);
         match (able.next(), able.next()) {
             (Some(only), None) => Ok(only.clone()),
-            (None, _) if rights.is_admin() => Ok(DEFAULT.to_owned()),
             (None, _) => Err(Problem::new(
                 Code::Forbidden,
                 "you are a member of no workspace in which you may run jobs",

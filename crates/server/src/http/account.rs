@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use muster_api::account::{Login, NewToken, Place, SignUp, TokenView, WhoAmI};
 use muster_api::problem::{Code, Problem};
 use muster_model::account::{Membership, Token, User, UserState, check_name, check_password};
-use muster_model::spec::FieldError;
+use muster_model::spec::{FieldCode, FieldError};
 use muster_store::{AccountChange, Change, NewAudit};
 
 use super::describe::{Always, Conflicts, Limited, Reads, Takes};
@@ -47,8 +47,9 @@ pub(super) async fn login(
     let user = match accounts.sign_in(&request.user, &request.password, address).await {
         Ok(user) => user,
         Err(problem) => {
-            // What was not even tried is not worth a line: somebody would fill the disk with them.
-            if problem.code != Code::TooManyRequests {
+            // What was not even tried is not worth a line, nor is a name that nobody has: somebody would fill the disk with them.
+            let is_known = accounts.look(|directory| directory.user(&request.user).is_some());
+            if problem.code != Code::TooManyRequests && is_known {
                 let row = Change::Audit(entry(problem.code.entry().code));
                 shared.core.ask(|reply| Input::Write(vec![row], None, reply)).await?;
             }
@@ -57,7 +58,7 @@ pub(super) async fn login(
     };
     let lasts = shared.session;
     let made = accounts
-        .change(&shared.core, entry("done"), move |directory| session(directory, &user, lasts))
+        .change(&shared.core, None, entry("done"), move |directory| session(directory, &user, lasts))
         .await?;
     Ok(Json(made))
 }
@@ -67,10 +68,15 @@ fn session(
     user: &User,
     lasts: Duration,
 ) -> Result<(Vec<AccountChange>, NewToken), Problem> {
+    // Hashing takes its time, and the password may have become another meanwhile.
+    let is_same = |known: &User| known.state == UserState::Active && known.password == user.password;
+    if !directory.user(&user.name).is_some_and(is_same) {
+        return Err(Problem::new(Code::Unauthorized, "the account was changed just now").hint("try again"));
+    }
     let now = now();
     let (secret, digest) = secret();
     let token = Token {
-        id: format!("tok_{:010x}", crate::random::bits() & 0xff_ffff_ffff),
+        id: format!("tok_{:016x}", crate::random::bits()),
         user: user.name.clone(),
         name: None,
         digest,
@@ -107,9 +113,16 @@ pub(super) async fn sign_up(
         check_name("user", &user).err(),
         check_password("password", &password).err(),
         check_name("workspace", &workspace).err(),
+        is_reserved(&shared, &user).then(|| {
+            FieldError::new(
+                "user",
+                FieldCode::InvalidValue,
+                format!("`{user}` is the server's own; choose another"),
+            )
+        }),
     ];
     refuse(wrong.into_iter().flatten().collect())?;
-    let hash = accounts.hash(password, &user, address).await?;
+    let hash = accounts.hash_for_stranger(password, &user, address).await?;
     let entry = NewAudit {
         at: now(),
         user: Some(user.clone()),
@@ -142,7 +155,7 @@ pub(super) async fn sign_up(
         let membership = Membership { workspace, user: user.name.clone(), role: None, since: created_at };
         Ok((vec![AccountChange::User(user), AccountChange::Membership(membership)], ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, None, entry, decide).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -159,7 +172,9 @@ pub(super) async fn logout(State(shared): State<Arc<Shared>>, caller: Caller) ->
         .into());
     };
     let entry = caller.audit("logout", id.clone(), "done");
-    accounts.change(&shared.core, entry, move |_| Ok((vec![AccountChange::RemoveToken(id)], ()))).await?;
+    accounts
+        .change(&shared.core, Some(&caller), entry, move |_| Ok((vec![AccountChange::RemoveToken(id)], ())))
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -185,6 +200,11 @@ pub(super) fn accounts(shared: &Shared) -> Result<&Arc<Accounts>, Problem> {
         Problem::new(Code::NoAccounts, "this server has no accounts: it is one person's own")
             .hint("a server for several people is started with `muster server run --auth`")
     })
+}
+
+/// What the server's own user does is done by this name, and nobody takes it for theirs.
+fn is_reserved(shared: &Shared, name: &str) -> bool {
+    name == shared.owner || name == "server"
 }
 
 pub(super) fn refuse(errors: Vec<FieldError>) -> Result<(), Problem> {

@@ -58,5 +58,6 @@ fn view(AuditRow { seq, entry }: AuditRow) -> AuditEntry {
         operation: entry.operation,
         target: entry.target,
         outcome: entry.outcome,
+        detail: entry.detail,
     }
 }

@@ -13,7 +13,7 @@ use axum::serve::IncomingStream;
 use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
 use muster_model::account::{Role, Scope};
-use muster_store::Change;
+use muster_store::{Belongs, Change};
 
 use super::failure::Failure;
 use super::job::{read, resolve};
@@ -27,6 +27,9 @@ use crate::tls::Listener;
 
 /// What is sent often, changes nothing by itself, and would drown everything else in the audit log.
 const UNAUDITED: &[&str] = &["missing_chunks", "put_chunks", "put_bundle", "login", "sign_up"];
+
+/// As much of a path is on record.
+const MAX_TARGET: usize = 200;
 
 /// From where somebody comes.
 #[derive(Debug, Clone, Copy)]
@@ -60,9 +63,14 @@ pub(super) async fn guard(
         Ok(caller) => caller,
         Err(problem) => return Failure(problem).into_response(),
     };
+    let caller = caller.filter(|caller| caller.token.is_some());
+    // What is still being sent when somebody is cut off is not taken.
+    if let Some(caller) = caller.clone() {
+        request = request.map(|body| sse::until(body, caller));
+    }
     let visit = Visit::begin(guard.shared.clone());
     // The visit lasts as long as the body does: a follower is a visitor.
-    next.run(request).await.map(|body| sse::hold(body, visit, caller.filter(|caller| caller.token.is_some())))
+    next.run(request).await.map(|body| sse::hold(body, visit, caller))
 }
 
 impl Guard {
@@ -77,30 +85,24 @@ impl Guard {
             // Nothing is there; only those who are known are told so.
             return caller.map(Some).ok_or_else(|| self.unknown());
         };
+        if ruled.rule == Rule::Anyone {
+            request.extensions_mut().insert(Stranger { address });
+        }
         let Some(caller) = caller else {
-            return if ruled.rule == Rule::Anyone {
-                self.welcome(request, address)
-            } else {
-                Err(self.unknown())
-            };
+            return if ruled.rule == Rule::Anyone { Ok(None) } else { Err(self.unknown()) };
         };
         let params = params.map_err(|error| Problem::new(Code::InvalidRequest, error.body_text()))?;
         let part = |name: &str| params.iter().find(|(one, _)| *one == name).map_or("", |(_, value)| value);
         let decided = self.decide(&caller, ruled.rule, part).await;
         // A request cannot be shared between threads, so what is needed of it is taken out.
-        let (is_get, path) = (request.method() == Method::GET, request.uri().path().to_owned());
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        let path = request.uri().path().chars().take(MAX_TARGET).collect();
         self.write_down(&caller, ruled, is_get, path, decided.as_ref().err()).await?;
         if let Some(job) = decided? {
             request.extensions_mut().insert(Found(job));
         }
         request.extensions_mut().insert(caller.clone());
         Ok(Some(caller))
-    }
-
-    /// A stranger, where strangers may come.
-    fn welcome(&self, request: &mut Request, address: Option<IpAddr>) -> Result<Option<Caller>, Problem> {
-        request.extensions_mut().insert(Stranger { address });
-        Ok(None)
     }
 
     fn who(&self, request: &Request, address: Option<IpAddr>) -> Option<Caller> {
@@ -142,7 +144,7 @@ impl Guard {
         reaches(caller, scope(rule))?;
         match rule {
             Rule::Anyone | Rule::Known(_) => Ok(None),
-            Rule::SeeJob | Rule::ChangeJob | Rule::EnterJob => {
+            Rule::SeeJob | Rule::SeeFiles | Rule::ChangeJob | Rule::EnterJob => {
                 self.job(caller, rule, part("job")).await.map(Some)
             }
             Rule::Workspace(role, _) => {
@@ -180,14 +182,20 @@ impl Guard {
         if caller.rights.is_admin() || rule == Rule::SeeJob {
             return Ok(id);
         }
-        let (owner, workspace) = belongs.unwrap_or_default();
+        let Belongs { owner, workspace, is_at_home } = belongs.unwrap_or_default();
+        if rule == Rule::SeeFiles && !is_at_home {
+            return Ok(id);
+        }
         let role = caller.rights.role(&workspace);
         let is_own = owner == caller.name && role >= Some(Role::Member);
         if is_own || (rule == Rule::ChangeJob && role == Some(Role::Lead)) {
             return Ok(id);
         }
         let (who, hint) = match rule {
-            Rule::EnterJob => ("its owner", "`muster logs` and `muster files` show what you may see"),
+            Rule::EnterJob => ("its owner", "`muster logs` shows what it says"),
+            Rule::SeeFiles => {
+                ("its owner, since its files are those of an account", "`muster logs` shows what it says")
+            }
             _ => ("its owner, or a lead of its workspace", "ask one of them"),
         };
         Err(forbidden(format!("{id} is {owner}'s, of the workspace {workspace}: this takes {who}"), hint))
@@ -227,7 +235,7 @@ pub(crate) struct Stranger {
 /// What a token must be good for.
 fn scope(rule: Rule) -> Scope {
     match rule {
-        Rule::Anyone | Rule::SeeJob => Scope::Read,
+        Rule::Anyone | Rule::SeeJob | Rule::SeeFiles => Scope::Read,
         Rule::ChangeJob | Rule::EnterJob => Scope::Write,
         Rule::Known(scope) | Rule::Workspace(_, scope) | Rule::Person(scope) | Rule::Admin(scope) => scope,
     }

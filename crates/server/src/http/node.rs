@@ -1,5 +1,6 @@
 //! Nodes: list, drain, remove.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -7,19 +8,26 @@ use axum::http::StatusCode;
 use muster_api::pool::RemoveHosts;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{NodeList, NodeView};
+use muster_model::JobId;
+use muster_store::Sight;
 
 use super::describe::{Always, Conflicts, OnNode};
 use super::failure::{Failure, Json, Params, Segment};
-use crate::core::Input;
+use super::job::read;
+use crate::accounts::Caller;
+use crate::core::{Input, internal};
 use crate::state::Shared;
 
 /// List nodes, with what is free on each.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "nodes", operation_id = "list_nodes",
     responses((status = 200, body = NodeList), Always))]
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<NodeList>, Failure> {
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+) -> Result<Json<NodeList>, Failure> {
     shared.core.ask(Input::Settled).await?;
     let mut items = shared.core.ask(Input::Nodes).await?;
-    items.iter_mut().for_each(|node| add_present(&shared, node));
+    present(&shared, &caller, items.iter_mut()).await?;
     Ok(Json(NodeList { items }))
 }
 
@@ -66,7 +74,41 @@ async fn set_drained(shared: &Shared, node: String, drained: bool) -> Result<Jso
 }
 
 /// Adds what is in use of a node now.
-pub(super) fn add_present(shared: &Shared, node: &mut NodeView) {
+/// Nodes as the caller may know them: with what is in use of each now, and without jobs that are not there for them.
+pub(super) async fn present<'a>(
+    shared: &Shared,
+    caller: &Caller,
+    nodes: impl Iterator<Item = &'a mut NodeView>,
+) -> Result<(), Problem> {
+    let mut nodes: Vec<&mut NodeView> = nodes.collect();
+    nodes.iter_mut().for_each(|node| add_present(shared, node));
+    let sight = caller.rights.sight();
+    if sight == Sight::All {
+        return Ok(());
+    }
+    let devices = || nodes.iter().flat_map(|node| &node.devices);
+    let jobs: BTreeSet<JobId> = devices().filter_map(|device| device.job.clone()).collect();
+    let seen = read(shared, move |readers| {
+        let is_seen = |job: &JobId| {
+            let belongs = readers.belongs(job).map_err(|error| internal(&error))?;
+            Ok(belongs.is_some_and(|belongs| sight.has(&belongs.workspace)))
+        };
+        let mut seen = BTreeSet::new();
+        for job in jobs {
+            if is_seen(&job)? {
+                seen.insert(job);
+            }
+        }
+        Ok(seen)
+    });
+    let seen: BTreeSet<JobId> = seen.await?;
+    for device in nodes.iter_mut().flat_map(|node| &mut node.devices) {
+        device.job.take_if(|job| !seen.contains(job));
+    }
+    Ok(())
+}
+
+fn add_present(shared: &Shared, node: &mut NodeView) {
     let Some(point) = shared.metrics.node(&node.id) else { return };
     for device in point.devices {
         if let Some(known) = node.devices.iter_mut().find(|known| known.device.index == device.index) {

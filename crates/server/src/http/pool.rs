@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::describe::{Always, Conflicts, OnPool, Reads, Takes};
 use super::failure::{Failure, Json, Params, Segment};
-use super::node::add_present;
+use super::node::present;
+use crate::accounts::Caller;
 use crate::core::{Input, Put};
 use crate::state::Shared;
 
@@ -23,12 +24,14 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// List pools, each with its hosts.
 #[utoipa::path(get, path = "/api/v1/pools", tag = "pools", operation_id = "list_pools",
     responses((status = 200, body = PoolList), Always))]
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<PoolList>, Failure> {
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+) -> Result<Json<PoolList>, Failure> {
     shared.core.ask(Input::Settled).await?;
     let mut items = shared.core.ask(Input::Pools).await?;
-    for host in items.iter_mut().flat_map(|pool| &mut pool.hosts) {
-        add_present(&shared, &mut host.node);
-    }
+    let hosts = items.iter_mut().flat_map(|pool| &mut pool.hosts);
+    present(&shared, &caller, hosts.map(|host| &mut host.node)).await?;
     Ok(Json(PoolList { items }))
 }
 
@@ -37,6 +40,7 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<PoolL
     responses((status = 200, body = PoolView), Always, OnPool, Reads))]
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Segment(pool): Segment,
     Params(query): Params<ShowPool>,
 ) -> Result<Json<PoolView>, Failure> {
@@ -49,7 +53,7 @@ pub(super) async fn show(
     let mut changes = shared.starts.changes();
     loop {
         changes.mark_unchanged();
-        let view = find(&shared, &pool).await?;
+        let view = find(&shared, &caller, &pool).await?;
         let is_open =
             view.hosts.iter().any(|host| !host.node.connected && shared.starts.is_open(&host.node.id));
         // An agent that came after the view was made is not in it.
@@ -59,7 +63,7 @@ pub(super) async fn show(
         }
         tokio::select! {
             changed = timeout_at(deadline, changes.changed()) => if changed.is_err() {
-                return Ok(Json(find(&shared, &pool).await?));
+                return Ok(Json(find(&shared, &caller, &pool).await?));
             },
             () = shared.stop.cancelled() => {}
         }
@@ -71,12 +75,13 @@ pub(super) async fn show(
     responses((status = 200, body = PoolView), Always, Reads, Takes, Conflicts))]
 pub(super) async fn put(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Segment(pool): Segment,
     Json(request): Json<PutPool>,
 ) -> Result<Json<PoolView>, Failure> {
     let spec = PoolSpec { name: pool.clone(), hosts: request.hosts, shared: request.shared };
     shared.core.ask(|reply| Input::PutPool(Box::new(spec), Put::Whole, reply)).await?;
-    Ok(Json(find(&shared, &pool).await?))
+    Ok(Json(find(&shared, &caller, &pool).await?))
 }
 
 /// Add hosts to a pool, which is made if it is not there.
@@ -84,12 +89,13 @@ pub(super) async fn put(
     responses((status = 200, body = PoolView), Always, Reads, Takes, Conflicts))]
 pub(super) async fn add(
     State(shared): State<Arc<Shared>>,
+    caller: Caller,
     Segment(pool): Segment,
     Json(request): Json<AddHosts>,
 ) -> Result<Json<PoolView>, Failure> {
     let spec = PoolSpec { name: pool.clone(), hosts: request.hosts, shared: request.shared };
     shared.core.ask(|reply| Input::PutPool(Box::new(spec), Put::More, reply)).await?;
-    Ok(Json(find(&shared, &pool).await?))
+    Ok(Json(find(&shared, &caller, &pool).await?))
 }
 
 /// Remove a pool with its hosts, and stop their agents.
@@ -104,7 +110,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn find(shared: &Shared, name: &str) -> Result<PoolView, Problem> {
+async fn find(shared: &Shared, caller: &Caller, name: &str) -> Result<PoolView, Problem> {
     let mut pools = shared.core.ask(Input::Pools).await?;
     let Some(at) = pools.iter().position(|pool| pool.name == name) else {
         let known: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -114,6 +120,6 @@ async fn find(shared: &Shared, name: &str) -> Result<PoolView, Problem> {
             .hint(format!("{}`muster pool ls` lists them", near.unwrap_or_default())));
     };
     let mut pool = pools.swap_remove(at);
-    pool.hosts.iter_mut().for_each(|host| add_present(shared, &mut host.node));
+    present(shared, caller, pool.hosts.iter_mut().map(|host| &mut host.node)).await?;
     Ok(pool)
 }

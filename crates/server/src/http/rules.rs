@@ -19,6 +19,8 @@ pub(crate) enum Rule {
     Known(Scope),
     /// Whoever is something in the workspace of the job.
     SeeJob,
+    /// The same, unless its files are those of an account on a machine: then its owner.
+    SeeFiles,
     /// The job's owner, while they are a member of its workspace, and its leads.
     ChangeJob,
     /// The job's owner alone: whoever is inside a task is its owner to the machine.
@@ -31,7 +33,7 @@ pub(crate) enum Rule {
     Admin(Scope),
 }
 
-use Rule::{Admin, Anyone, ChangeJob, EnterJob, Known, Person, SeeJob, Workspace};
+use Rule::{Admin, Anyone, ChangeJob, EnterJob, Known, Person, SeeFiles, SeeJob, Workspace};
 
 /// By the name of the operation.
 pub(crate) const RULES: &[(&str, Rule)] = &[
@@ -44,8 +46,8 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("follow_all_events", Known(Scope::Read)),
     ("follow_logs", SeeJob),
     ("download_logs", SeeJob),
-    ("list_files", SeeJob),
-    ("get_file", SeeJob),
+    ("list_files", SeeFiles),
+    ("get_file", SeeFiles),
     ("get_diff", SeeJob),
     ("show_job_metrics", SeeJob),
     ("stop_job", ChangeJob),

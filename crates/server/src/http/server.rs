@@ -8,15 +8,21 @@ use muster_api::view::{ServerReload, ServerView};
 
 use super::describe::{Always, Conflicts};
 use super::failure::{Failure, Json};
+use super::node::present;
+use crate::accounts::Caller;
 use crate::core::Input;
 use crate::state::Shared;
 
 /// Show the server.
 #[utoipa::path(get, path = "/api/v1/server", tag = "server", operation_id = "show_server",
     responses((status = 200, body = ServerView), Always))]
-pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<ServerView>, Failure> {
+pub(super) async fn show(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+) -> Result<Json<ServerView>, Failure> {
     shared.core.ask(Input::Settled).await?;
-    let nodes = shared.core.ask(Input::Nodes).await?;
+    let mut nodes = shared.core.ask(Input::Nodes).await?;
+    present(&shared, &caller, nodes.iter_mut()).await?;
     let unfinished_jobs = shared.core.ask(Input::Unfinished).await?;
     Ok(Json(ServerView {
         pid: std::process::id(),

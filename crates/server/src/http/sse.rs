@@ -63,17 +63,23 @@ fn reply(events: impl Stream<Item = Event> + Send + 'static) -> Response {
         .into_response()
 }
 
+/// A body that is cut off when whoever sends it may not any more.
+pub(crate) fn until(body: Body, caller: Caller) -> Body {
+    let ended = async move { caller.ended().await }.boxed();
+    Body::from_stream(Held { body: body.into_data_stream(), ended: Some(ended), _visit: None })
+}
+
 /// Keeps a visit counted until the last byte of its reply is sent, or until whoever asked may not have it any more: then it is
 /// aborted, so that nobody takes a part for the whole.
 pub(crate) fn hold(body: Body, visit: Visit, caller: Option<Caller>) -> Body {
     let ended = caller.map(|caller| async move { caller.ended().await }.boxed());
-    Body::from_stream(Held { body: body.into_data_stream(), ended, _visit: visit })
+    Body::from_stream(Held { body: body.into_data_stream(), ended, _visit: Some(visit) })
 }
 
 struct Held {
     body: axum::body::BodyDataStream,
     ended: Option<BoxFuture<'static, ()>>,
-    _visit: Visit,
+    _visit: Option<Visit>,
 }
 
 impl Stream for Held {

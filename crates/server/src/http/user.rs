@@ -13,6 +13,7 @@ use muster_model::JobSpec;
 use muster_model::account::{Role, Scope, Token, User, UserState, check_name, check_password};
 use muster_model::spec::{FieldCode, FieldError};
 use muster_store::AccountChange;
+use serde_json::json;
 
 use super::account::{accounts, refuse, token_view};
 use super::describe::{Always, Conflicts, Limited, OnPerson, Reads, Takes};
@@ -63,11 +64,12 @@ pub(super) async fn create(
     ];
     refuse(wrong.into_iter().flatten().collect())?;
     let password = match password {
-        Some(password) => Some(accounts.hash(password, &caller.name, caller.address).await?),
+        Some(password) => Some(accounts.hash(password).await?),
         None => None,
     };
     let user = User { name, state: UserState::Active, is_admin: admin, password, account, created_at: now() };
-    let entry = caller.audit("create_user", user.name.clone(), "done");
+    let mut entry = caller.audit("create_user", user.name.clone(), "done");
+    entry.detail = Some(json!({ "admin": admin }));
     let made = user.clone();
     let decide = move |directory: &Directory| {
         if directory.user(&user.name).is_some() {
@@ -78,7 +80,7 @@ pub(super) async fn create(
         }
         Ok((vec![AccountChange::User(user)], ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok((StatusCode::CREATED, Json(accounts.look(|directory| view(directory, &made, &caller)))))
 }
 
@@ -119,6 +121,12 @@ pub(super) async fn change(
     entry.detail = serde_json::to_value(&request).ok();
     let decide = move |directory: &Directory| {
         let before = directory.require_user(&name)?;
+        if before.state == UserState::Pending && request.disabled == Some(false) {
+            // Whoever signed up under a name need not be who is meant.
+            let what = format!("{name} has signed up, and nobody has said yes");
+            return Err(Problem::new(Code::InvalidState, what)
+                .hint("`muster workspace add-member` says yes, `muster workspace rm-member` says no"));
+        }
         let state = match request.disabled {
             Some(true) => UserState::Disabled,
             Some(false) => UserState::Active,
@@ -135,7 +143,7 @@ pub(super) async fn change(
         }
         Ok((vec![AccountChange::User(user.clone())], user))
     };
-    let user = accounts.change(&shared.core, entry, decide).await?;
+    let user = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(Json(accounts.look(|directory| view(directory, &user, &caller))))
 }
 
@@ -159,9 +167,9 @@ pub(super) async fn set_password(
             let message = "whoever changes their own password must know the old one";
             return Err(Problem::fields(vec![FieldError::new("old", FieldCode::Required, message)]).into());
         };
-        accounts.confirm(&name, old, caller.address).await?;
+        accounts.confirm(&caller, old).await?;
     }
-    let hash = accounts.hash(request.password, &caller.name, caller.address).await?;
+    let hash = accounts.hash(request.password).await?;
     let (entry, kept) = (caller.audit("set_password", name.clone(), "done"), caller.token.clone());
     let first = shared.first_password();
     let removes = name.clone();
@@ -176,7 +184,7 @@ pub(super) async fn set_password(
         changes.push(AccountChange::User(user));
         Ok((changes, ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     if removes == crate::accounts::FIRST {
         // The one that was made at the first start is of no use any more.
         drop(std::fs::remove_file(first));
@@ -217,8 +225,8 @@ pub(super) async fn create_token(
         FieldError::new("expires_in_s", FieldCode::OutOfRange, message)
     });
     refuse([JobSpec::check_name(&request.name).err(), wrong_span].into_iter().flatten().collect())?;
-    let entry = caller.audit("create_token", format!("{user} {}", request.name), "done");
-    let rights = caller.rights.clone();
+    let mut entry = caller.audit("create_token", format!("{user} {}", request.name), "done");
+    entry.detail = Some(json!({ "scope": request.scope, "workspace": request.workspace }));
     let decide = move |directory: &Directory| {
         let owner = directory.require_user(&user)?;
         if let Some(workspace) = &request.workspace {
@@ -228,14 +236,14 @@ pub(super) async fn create_token(
             let what = format!("{user} has {TOKENS} tokens, which are the most");
             return Err(Problem::new(Code::InvalidState, what).hint("`muster token rm` removes some"));
         }
-        let is_beyond = request.scope == Scope::Admin && request.workspace.is_some() && !rights.is_admin();
+        let is_beyond = request.scope == Scope::Admin && request.workspace.is_some();
         if is_beyond {
             let message = "a token of one workspace is good for `read` or `write`";
             return Err(Problem::fields(vec![FieldError::new("scope", FieldCode::InvalidValue, message)]));
         }
         let (now, (secret, digest)) = (now(), secret());
         let token = Token {
-            id: format!("tok_{:010x}", crate::random::bits() & 0xff_ffff_ffff),
+            id: format!("tok_{:016x}", crate::random::bits()),
             user: owner.name.clone(),
             name: Some(request.name),
             digest,
@@ -247,7 +255,7 @@ pub(super) async fn create_token(
         let made = NewToken { secret, token: token_view(&token) };
         Ok((vec![AccountChange::Token(token)], made))
     };
-    let made = accounts.change(&shared.core, entry, decide).await?;
+    let made = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -269,7 +277,7 @@ pub(super) async fn rotate_token(
         let made = NewToken { secret, token: token_view(&token) };
         Ok((vec![AccountChange::Token(token)], made))
     };
-    Ok(Json(accounts.change(&shared.core, entry, decide).await?))
+    Ok(Json(accounts.change(&shared.core, Some(&caller), entry, decide).await?))
 }
 
 /// Remove a token: whoever uses it is cut off.
@@ -287,7 +295,7 @@ pub(super) async fn remove_token(
         directory.token(&user, &id)?;
         Ok((vec![AccountChange::RemoveToken(id)], ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -17,7 +17,7 @@ use super::account::{accounts, refuse};
 use super::describe::{Always, Conflicts, OnPerson, OnWorkspace, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
 use super::job::read;
-use crate::accounts::{Caller, Directory};
+use crate::accounts::{Caller, DEFAULT, Directory};
 use crate::core::{internal, now};
 use crate::state::Shared;
 
@@ -59,7 +59,7 @@ pub(super) async fn create(
         }
         Ok((vec![AccountChange::Workspace(workspace)], ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok((StatusCode::CREATED, Json(accounts.look(|directory| view(directory, &made, &caller)))))
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn change(
         let workspace = with(directory.require_workspace(&name)?.clone(), &request);
         Ok((vec![AccountChange::Workspace(workspace.clone())], workspace))
     };
-    let made = accounts.change(&shared.core, entry, decide).await?;
+    let made = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(Json(accounts.look(|directory| view(directory, &made, &caller))))
 }
 
@@ -109,6 +109,10 @@ pub(super) async fn remove(
     Segment(name): Segment,
 ) -> Result<StatusCode, Failure> {
     let accounts = accounts(&shared)?;
+    if name == DEFAULT {
+        let what = format!("{DEFAULT} is the workspace of jobs that name none, and stays");
+        return Err(Problem::new(Code::InvalidState, what).into());
+    }
     let filter = JobFilter { workspace: Some(name.clone()), ..JobFilter::default() };
     let jobs =
         read(&shared, move |readers| readers.jobs(&filter, 1).map_err(|error| internal(&error))).await?;
@@ -121,7 +125,7 @@ pub(super) async fn remove(
         directory.require_workspace(&name)?;
         Ok((vec![AccountChange::RemoveWorkspace(name)], ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -155,7 +159,7 @@ pub(super) async fn put_member(
         changes.push(AccountChange::Membership(membership));
         Ok((changes, ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     let found = accounts
         .look(|directory| directory.require_workspace(&workspace).map(|one| view(directory, one, &caller)));
     Ok(Json(found?))
@@ -187,7 +191,7 @@ pub(super) async fn remove_member(
         };
         Ok((vec![change], ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -211,7 +215,7 @@ pub(super) async fn ask_to_join(
         // Who is something there already, or has asked, has nothing to ask for.
         Ok((if known.is_some() { Vec::new() } else { vec![AccountChange::Membership(asks)] }, ()))
     };
-    accounts.change(&shared.core, entry, decide).await?;
+    accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -9,7 +9,7 @@ use muster_link::control::{self, Received};
 use muster_link::message::{Kept, Lacks, MAX_CHUNKS, StreamHeader};
 use muster_link::session::Stream;
 use muster_model::bundle::Manifest;
-use muster_model::{BundleId, ChunkId};
+use muster_model::{BundleId, ChunkId, NodeId, TaskId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
@@ -31,17 +31,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PIECE: usize = 64 << 10;
 
 /// Serves a stream that an agent opened, to its end.
-pub(super) async fn serve(shared: Arc<Shared>, stream: Stream) -> io::Result<()> {
+pub(super) async fn serve(shared: Arc<Shared>, node: NodeId, stream: Stream) -> io::Result<()> {
     let mut stream = BufReader::with_capacity(64 * 1024, stream);
     match timeout(SILENCE, control::receive(&mut stream)).await?? {
-        Some(Received::Message(header)) => answer(shared, header, stream).await,
+        Some(Received::Message(header)) => answer(shared, &node, header, stream).await,
         Some(Received::Unknown { .. }) | None => Ok(()),
     }
 }
 
-async fn answer(shared: Arc<Shared>, header: StreamHeader, mut stream: BufReader<Stream>) -> io::Result<()> {
+async fn answer(
+    shared: Arc<Shared>,
+    node: &NodeId,
+    header: StreamHeader,
+    mut stream: BufReader<Stream>,
+) -> io::Result<()> {
     match header {
         StreamHeader::Log { task } => {
+            is_of(&shared, &task, node).await?;
             let result = shared.logs.ingest(&task, stream).await;
             if result.is_ok() {
                 shared.core.tell(Input::LogClosed(task)).await.map_err(io::Error::other)?;
@@ -61,6 +67,19 @@ async fn answer(shared: Arc<Shared>, header: StreamHeader, mut stream: BufReader
         StreamHeader::PutBundle => take_bundle(&shared, &mut stream).await,
         // Servers ask for files and call on tasks; nodes do not.
         StreamHeader::Files { .. } | StreamHeader::Call { .. } => Ok(()),
+    }
+}
+
+/// Nobody speaks for tasks of another node.
+async fn is_of(shared: &Shared, task: &TaskId, node: &NodeId) -> io::Result<()> {
+    let (readers, attempt) = (shared.readers.clone(), task.attempt.clone());
+    let tasks =
+        blocking(move || readers.tasks(&attempt.job, attempt.number).map_err(io::Error::other)).await?;
+    match tasks.get(task.rank as usize) {
+        Some(placed) if placed.placement.node == *node => Ok(()),
+        _ => {
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, "the log of a task that is not this node's"))
+        }
     }
 }
 

@@ -81,6 +81,21 @@ const ATTEMPTS: &str =
 /// Specs already parsed, by the number of their row.
 type Specs = HashMap<i64, Arc<JobSpec>>;
 
+/// Whose a job is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Belongs {
+    /// Who submitted it.
+    pub owner: String,
+    /// Whom it counts for.
+    pub workspace: String,
+    /// It works where somebody else's files may be: in a directory of the machine, or in an account's home.
+    pub is_at_home: bool,
+}
+
+const BELONGS: &str = "
+    SELECT job.owner, job.workspace, job.kind = 'machine' OR coalesce(spec.body ->> '$.in_place', 0)
+    FROM job JOIN spec ON spec.id = job.spec WHERE job.id = ?1";
+
 impl Readers {
     /// Every job that is not over, in the order of submission: what a server starts from.
     pub fn load_unfinished(&self) -> error::Result<Vec<JobRow>> {
@@ -89,7 +104,7 @@ impl Readers {
     }
 
     /// Whose a job is, and of which workspace.
-    pub fn belongs(&self, id: &JobId) -> error::Result<Option<(String, String)>> {
+    pub fn belongs(&self, id: &JobId) -> error::Result<Option<Belongs>> {
         let reader = self.reader()?;
         belongs(&reader, id).map_err(doing("read whose a job is"))
     }
@@ -113,9 +128,12 @@ impl Readers {
     }
 }
 
-fn belongs(connection: &Connection, id: &JobId) -> Result<Option<(String, String)>> {
-    let mut statement = connection.prepare_cached("SELECT owner, workspace FROM job WHERE id = ?1")?;
-    statement.query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+fn belongs(connection: &Connection, id: &JobId) -> Result<Option<Belongs>> {
+    let read = |row: &Row| {
+        let columns = &mut Columns::new(row);
+        Ok(Belongs { owner: columns.plain()?, workspace: columns.plain()?, is_at_home: columns.plain()? })
+    };
+    connection.prepare_cached(BELONGS)?.query_row([id.as_str()], read).optional()
 }
 
 fn load_unfinished(connection: &Connection) -> Result<Vec<JobRow>> {
