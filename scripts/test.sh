@@ -40,7 +40,7 @@ fuzz_api() {
     local environment report status=0
     environment="$(venv fuzz scripts/requirements-fuzz.txt)" || return 1
     report="$(mktemp)"
-    python3 scripts/contain.py 240 "$report" \
+    python3 scripts/contain.py 300 "$report" \
         "$environment/bin/python" scripts/fuzz_api.py --muster "$CARGO_TARGET_DIR/debug/muster" || status=$?
     rm -f "$report"
     return "$status"

@@ -117,6 +117,7 @@ class AuditEntry(TypedDict):
 
     address: NotRequired[str | None]
     at: str
+    detail: NotRequired[dict[str, Any] | None]
     operation: str
     outcome: str
     seq: int
