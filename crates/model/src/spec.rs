@@ -21,6 +21,7 @@ mod glob;
 mod kubernetes;
 mod machine;
 mod parse;
+mod secret;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ pub use batch::{Batch, Notice};
 pub use field::{FieldCode, FieldError, nearest};
 pub use kubernetes::Kubernetes;
 pub use parse::is_label;
+pub use secret::{MAX_SECRET, Secret};
 
 /// The most tasks a gang may have: beyond any cluster, small enough that a typing error is caught.
 pub const MAX_NODES: u32 = 100_000;
@@ -65,6 +67,9 @@ pub struct JobSpec {
     /// Variables set in every task.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Secrets of its workspace that every task is given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
     /// A shell script run before the command, in the same directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,

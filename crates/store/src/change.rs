@@ -112,6 +112,15 @@ pub enum Change {
     },
     /// People, workspaces, and what they are known by.
     Account(AccountChange),
+    /// A secret as it is now.
+    Secret(SecretRow),
+    /// A secret goes.
+    RemoveSecret {
+        /// Of this workspace.
+        workspace: String,
+        /// Its name.
+        name: String,
+    },
     /// Something was done that must be known later.
     Audit(NewAudit),
     /// Requests older than this may be repeated as new ones.
@@ -229,6 +238,23 @@ pub enum AccountChange {
     Token(Token),
     /// A token goes.
     RemoveToken(String),
+}
+
+/// A secret, as nobody can read it without the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretRow {
+    /// Whose it is.
+    pub workspace: String,
+    /// What it is called there.
+    pub name: String,
+    /// The value, sealed.
+    pub sealed: Vec<u8>,
+    /// How many bytes the value has.
+    pub size: u64,
+    /// Who has put it.
+    pub put_by: String,
+    /// When.
+    pub put_at: Timestamp,
 }
 
 /// Something that was done, or was not allowed.

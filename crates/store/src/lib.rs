@@ -17,7 +17,9 @@ mod write;
 #[cfg(test)]
 mod fixture;
 
-pub use change::{AccountChange, AllocationRow, Change, Committed, NewAudit, NewEvent, NewJob, NodeRow};
+pub use change::{
+    AccountChange, AllocationRow, Change, Committed, NewAudit, NewEvent, NewJob, NodeRow, SecretRow,
+};
 pub use error::{Class, Error, Result};
 pub use read::Readers;
 pub use read::account::{Accounts, AuditFilter, AuditRow};

@@ -22,6 +22,7 @@ mod pool;
 pub(crate) mod request;
 pub(crate) mod resolve;
 pub(crate) mod retention;
+mod secret;
 pub(crate) mod sight;
 #[cfg(test)]
 mod tests;

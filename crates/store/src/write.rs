@@ -19,6 +19,7 @@ mod node;
 mod pool;
 mod request;
 mod retention;
+mod secret;
 #[cfg(test)]
 mod tests;
 
@@ -110,6 +111,10 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
             retention::remove_logs(transaction, job, *at).map_err(doing("remove a job's logs"))?;
         }
         Change::Account(change) => account::write(transaction, change).map_err(doing("store an account"))?,
+        Change::Secret(row) => secret::put(transaction, row).map_err(doing("store a secret"))?,
+        Change::RemoveSecret { workspace, name } => {
+            secret::remove(transaction, workspace, name).map_err(doing("remove a secret"))?;
+        }
         Change::Audit(row) => account::audit(transaction, row).map_err(doing("write to the audit log"))?,
         Change::ForgetIdempotency { before } => {
             request::forget(transaction, *before).map_err(doing("forget old requests"))?;

@@ -10,7 +10,7 @@ use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
     MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
-use super::{batch, glob, kubernetes, machine};
+use super::{batch, glob, kubernetes, machine, secret};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
@@ -97,6 +97,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         image: fields.take("image", text),
         workdir: fields.take("workdir", text),
         env: fields.take("env", env).unwrap_or_default(),
+        secrets: fields.nested("secrets", secret::secrets).unwrap_or_default(),
         setup: fields.take("setup", text),
         framework: fields.take("framework", |value| one_of(value, Framework::WORDS)),
         faces: fields.take("faces", faces),
@@ -145,6 +146,11 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     if spec.in_place && spec.on != Target::Local {
         let message = format!("works only where the code is, on local; this job runs on {}", spec.on);
         fields.error("in_place", Wrong::new(FieldCode::NotSupported, message));
+    }
+    let twice = spec.secrets.iter().filter_map(|secret| secret.env.as_ref());
+    if let Some(name) = twice.into_iter().find(|name| spec.env.contains_key(*name)) {
+        let message = format!("`{name}` is a secret of this job as well; leave one of the two out");
+        fields.error("env", Wrong::value(message));
     }
     fields.finish();
     (kind == Kind::Machine || command.is_some()).then_some(spec)

@@ -37,6 +37,7 @@ fn full() -> (Value, JobSpec) {
         "timeout": "1d12h", "grace": "1500ms", "on_failure": "continue", "outputs": ["*.pt", "logs/**"],
         "endpoints": [{"name": "board", "port": 6006}], "volumes": [{"name": "data", "path": "/data", "read_only": true}],
         "workspace": "nlp", "on": "local", "in_place": true, "clean_env": true,
+        "secrets": ["HF_TOKEN"],
         "batch": {"script": "#!/bin/sh\n", "ntasks": "8", "output": "%j.out", "options": ["--qos=high"]},
         "k8s": {"user": 1000, "node_selector": {"zone": "a"}},
     });
@@ -54,6 +55,7 @@ fn full() -> (Value, JobSpec) {
         image: Some("pytorch:2.4".into()),
         workdir: Some("/home/ada/bert".into()),
         env: [("LR".into(), "0.1".into()), ("DEBUG".into(), "1".into())].into(),
+        secrets: vec![Secret { name: "HF_TOKEN".into(), env: Some("HF_TOKEN".into()), file: None }],
         setup: Some("pip install -e .".into()),
         command: Command::Argv(["python", "train.py", "--name", "a b"].map(String::from).into()),
         framework: Some(Framework::Pytorch),
@@ -386,6 +388,10 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             let (image, setup, outputs) = texts;
             let (priority, timeout, grace, [preemptible, keep_going, in_place, clean_env, exclusive]) = rest;
             JobSpec {
+                secrets: clean_env
+                    .then(|| Secret { name: "a-b".into(), env: None, file: Some("c.d".into()) })
+                    .into_iter()
+                    .collect(),
                 workspace: name.clone(),
                 workdir: image.clone(),
                 framework: keep_going.then_some(Framework::Jax),
