@@ -102,7 +102,7 @@ fn is_alive(identity: &Path) -> bool {
     pid.is_some_and(|pid| test_kill_process(pid).is_ok())
 }
 
-fn random_name() -> io::Result<String> {
+pub(crate) fn random_name() -> io::Result<String> {
     let bits = getrandom::u64().map_err(io::Error::other)?;
     Ok(format!("{bits:016x}"))
 }

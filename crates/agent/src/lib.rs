@@ -32,6 +32,7 @@ mod process;
 pub mod processes;
 mod programs;
 mod record;
+mod secret;
 mod service;
 mod shelf;
 mod ship;

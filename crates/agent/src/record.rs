@@ -19,8 +19,8 @@ use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, JobId, TaskId};
 use serde::{Deserialize, Serialize};
 
-use crate::disk;
 use crate::supervisor::LAUNCH;
+use crate::{disk, secret};
 
 /// The format of a record; raised when an older agent must not touch it.
 const FORMAT: u32 = 1;
@@ -233,6 +233,7 @@ impl TaskDir {
     /// Drop the record, the log and whatever holds the task's environment; keep its files. The record goes last, so
     /// that a forget which was cut short is asked for again.
     pub(crate) fn forget(&self) -> io::Result<()> {
+        secret::remove(&self.path)?;
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let name = entry.file_name();

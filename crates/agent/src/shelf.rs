@@ -15,8 +15,8 @@ use muster_link::message::Keep;
 use muster_model::{JobId, TaskId};
 
 use crate::bundle::Cache;
-use crate::disk;
 use crate::record::{self, TaskDir};
+use crate::{disk, secret};
 
 /// How many directories go in one pass: the rest waits for the next, so that a pass ends.
 const PASS: usize = 1000;
@@ -66,6 +66,7 @@ impl Shelf {
         }
         let dir = TaskDir::new(&self.tasks, task);
         let bundle = dir.bundle();
+        secret::remove(dir.path())?;
         remove(dir.path())?;
         if let Some(bundle) = bundle {
             self.cache.release(&bundle, task)?;

@@ -18,9 +18,9 @@ use crate::peers::Way;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
 use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
-use crate::task::{self, Pipes, Spawned, Waiting};
+use crate::task::{self, Observation, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
-use crate::{device, disk, environment, peers, programs};
+use crate::{device, disk, environment, peers, programs, secret};
 use muster_link::descriptor::register;
 
 /// Why a task cannot be started.
@@ -32,6 +32,10 @@ pub(crate) enum Error {
     Stage(#[source] io::Error),
     #[error("it cannot be started")]
     Start(#[from] task::Error),
+    #[error("its secrets cannot be given to it: {0}")]
+    Withheld(String),
+    #[error("its secrets cannot be laid out")]
+    Secrets(#[source] io::Error),
     #[error("its peers cannot be let in")]
     Peers(#[from] muster_ssh::gang::Error),
 }
@@ -40,9 +44,11 @@ impl Error {
     /// Whether there was no room for its files.
     pub(crate) fn is_full(&self) -> bool {
         match self {
-            Error::Start(task::Error::Io { source, .. }) | Error::Stage(source) => disk::is_full(source),
+            Error::Start(task::Error::Io { source, .. }) | Error::Stage(source) | Error::Secrets(source) => {
+                disk::is_full(source)
+            }
             Error::Peers(muster_ssh::gang::Error::Io(source)) => disk::is_full(source),
-            Error::Start(_) | Error::Tree(_) | Error::Peers(_) => false,
+            Error::Start(_) | Error::Tree(_) | Error::Peers(_) | Error::Withheld(_) => false,
         }
     }
 }
@@ -74,6 +80,9 @@ pub(crate) fn start(
     means: &Means,
 ) -> Result<(Option<Pipes>, Option<Watch>), Error> {
     let id = record.prepare.task.to_string();
+    if let Some(why) = &launch.withheld {
+        return Err(Error::Withheld(why.clone()));
+    }
     // Only who has files around it asks whose home they may be in.
     let stage = Stage::make(&dir.contract(), launch, environment::account).map_err(Error::Stage)?;
     let way = match &launch.peers {
@@ -86,6 +95,10 @@ pub(crate) fn start(
         Some(_) => Tree::prepare_within(&id, means.tree)?,
         None => Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?,
     };
+    // A task that runs has its own already, and they are not to be taken from under it.
+    if let Ok(Observation::NotStarted) = task::observe(dir.path()) {
+        secret::make(dir.path(), &launch.secrets).map_err(Error::Secrets)?;
+    }
     let launch = supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone()) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
@@ -96,6 +109,7 @@ pub(crate) fn start(
         Err(task::Error::AlreadyStarted { .. } | task::Error::Supervised { .. }) => Ok((None, None)),
         Err(error) => {
             tree.remove();
+            secret::remove(dir.path()).map_err(Error::Secrets)?;
             Err(error.into())
         }
     }
@@ -153,6 +167,11 @@ fn launch_of(
     for name in &launch.surroundings.workdir_in {
         env.insert(name.clone(), cwd.display().to_string());
     }
+    // Never that of the submitter, who may be a task as well.
+    env.remove(secret::VARIABLE);
+    if !launch.secrets.is_empty() {
+        env.insert(secret::VARIABLE.into(), secret::files(dir.path()).display().to_string());
+    }
     if !launch.surroundings.programs.is_empty() {
         programs::tell(dir, &mut env);
     }
@@ -163,6 +182,7 @@ fn launch_of(
         env,
         gang,
         overlay,
+        has_secrets: !launch.secrets.is_empty(),
         stage: None,
         work,
         timeout_ms: launch.timeout_ms,

@@ -40,7 +40,7 @@ use jiff::Timestamp;
 use muster_link::log::SegmentDir;
 
 use crate::bundle::copy_tree;
-use crate::disk;
+use crate::{disk, secret};
 use life::Life;
 
 /// Supervise the task of this directory, to its end. `dir` must be absolute.
@@ -82,6 +82,9 @@ fn prepare(dir: &Path, launch: &mut Launch) -> io::Result<()> {
     if let Some(stage) = launch.stage.take() {
         stage.enter(launch, isolated)?;
     }
+    if launch.has_secrets {
+        launch.env.extend(secret::take(dir)?);
+    }
     let Some(work) = launch.work.clone() else { return Ok(()) };
     write(dir, PROCESSES, &Processes { format: FORMAT, work, grace_ms: launch.grace_ms })
 }
@@ -114,6 +117,9 @@ fn failed(error: &io::Error) -> Exit {
 
 /// Write down the end, if need be by waiting until a full disk has room: nobody else knows it.
 fn write_exit(dir: &Path, exit: &Exit) -> io::Result<()> {
+    if let Err(error) = secret::remove(dir) {
+        complain("cannot remove the secrets, which are removed when the task is forgotten", &error);
+    }
     let mut complained = false;
     loop {
         match write(dir, EXIT, exit) {

@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod metrics;
 pub mod pool;
 pub mod problem;
+pub mod secret;
 pub mod view;
 
 pub use muster_model as model;

@@ -21,6 +21,8 @@ use muster_server::{Certificate, Engines, Listen, Options, RestoreError};
 use crate::config::Config;
 use crate::k8s;
 
+/// The variable with the key that secrets are sealed with.
+const SECRETS_KEY: &str = "MUSTER_SECRETS_KEY";
 /// Enough for a laptop and for a team's server: the work is in the core's own thread, the disk and the kernel.
 const WORKERS: usize = 2;
 
@@ -67,6 +69,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         token: options.token_file.as_deref().map(given_token).transpose()?.flatten(),
+        secrets_key: secrets_key(options.secrets_key_file.as_deref())?,
         accounts: options.auth.then(|| config.server.login()).transpose()?,
         certificate: certificate.map(|(shown, _)| shown),
         idle_exit,
@@ -139,6 +142,16 @@ fn given_token(path: &Path) -> anyhow::Result<Option<String>> {
     let is_one_word = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     ensure!(is_one_word, "the token in {} must be one line of plain characters", path.display());
     Ok(Some(token.to_owned()))
+}
+
+/// The key of secrets, where somebody has chosen one. A file that is named and is not there is a mistake: with another key no
+/// secret could be opened.
+fn secrets_key(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(path) = file else {
+        return Ok(std::env::var(SECRETS_KEY).ok().filter(|key| !key.is_empty()));
+    };
+    let text = std::fs::read_to_string(path);
+    text.map(Some).with_context(|| format!("the key of the secrets in {} cannot be read", path.display()))
 }
 
 /// Every engine there is; a new one is one more line.

@@ -28,6 +28,7 @@ pub(crate) mod ps;
 pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod secret;
 pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod show;

@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::command::{
     attach, audit, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files,
-    gc, get, init, login, logs, machine, nodes, pool, port_forward, ps, resume, rm, run, server, session,
-    show, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user, version, wait, why, workspace,
+    gc, get, init, login, logs, machine, nodes, pool, port_forward, ps, resume, rm, run, secret, server,
+    session, show, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user, version, wait, why,
+    workspace,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::face;
@@ -78,6 +79,8 @@ pub struct ServerOptions {
     pub listen: Option<String>,
     /// A file with the token that people show; the server makes one of its own where there is none.
     pub token_file: Option<PathBuf>,
+    /// A file with the key that secrets are sealed with; the server makes one of its own where there is none.
+    pub secrets_key_file: Option<PathBuf>,
     /// Several people share it: each has an account.
     pub auth: bool,
     /// Speak TLS on that address.
@@ -196,6 +199,7 @@ enum Command {
     User(user::Args),
     Token(token::Args),
     Workspace(workspace::Args),
+    Secret(secret::Args),
     Audit(audit::Args),
     Config(config::Args),
     #[command(name = "ssh-config")]
@@ -301,6 +305,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::User(args) => block_on(user::run(&args)),
         Command::Token(args) => block_on(token::run(&args)),
         Command::Workspace(args) => block_on(workspace::run(&args)),
+        Command::Secret(args) => block_on(secret::run(&args)),
         Command::Audit(args) => block_on(audit::run(&args)),
         Command::Config(args) => config::run(&args, hooks),
         Command::Doctor(args) => block_on(doctor::run(&args, hooks)),
@@ -469,6 +474,7 @@ mod tests {
         user: List people, make accounts, disable them, set passwords
         token: Make, list, rotate and remove tokens
         workspace: List workspaces, make them, and say who is what in them
+        secret: Put, list and remove secrets that tasks are given
         audit: Show who did what, and who was not allowed to
         config: Show or change the settings, and where each comes from
         ssh-config: Make plain ssh, scp, rsync and editors reach tasks

@@ -51,6 +51,16 @@ fn stdin() -> Result<String, Error> {
     Ok(line.to_owned())
 }
 
+/// Something else that is not to be seen, typed twice.
+pub(crate) fn unseen(what: &str) -> Result<String, Error> {
+    let mut terminal = Terminal::open()?;
+    let typed = terminal.ask(&format!("{what}: "))?;
+    if terminal.ask("The same again: ")? == typed {
+        return Ok(typed);
+    }
+    Err(Error::new(Code::Usage, "the two differ").hint("run the command again"))
+}
+
 /// The terminal itself, whatever standard input is; what is typed is not shown until this is dropped.
 struct Terminal {
     file: File,

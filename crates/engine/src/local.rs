@@ -73,6 +73,8 @@ impl Local {
         let mut child = Command::new(&self.options.exe)
             .arg0("muster")
             .args(&self.options.arguments)
+            // The key of the server's secrets is nothing for agents, whose tasks could read it there.
+            .env_remove("MUSTER_SECRETS_KEY")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

@@ -8,7 +8,10 @@
 //! attempt. Repeating a message is harmless: after a lost connection both sides say again what they know.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use muster_model::launch::{LaunchFile, Peers, Surroundings, Work};
 use muster_model::metrics::Sample;
@@ -282,10 +285,53 @@ pub struct Launch {
     /// What members of the gang need to start processes on each other; absent where they do not.
     #[serde(default)]
     pub peers: Option<Peers>,
+    /// Secrets that it is given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<GivenSecret>,
+    /// Why it cannot be given its secrets: then it does not start, and this is the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
     /// The longest it may run.
     pub timeout_ms: Option<u64>,
     /// How long it may take to end after SIGTERM when it runs out of time.
     pub grace_ms: u64,
+}
+
+/// A secret on its way to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GivenSecret {
+    /// The variable that is to have its value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// The file that is to have its value, by its name alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The value.
+    pub value: SecretValue,
+}
+
+/// The value of a secret: base64 on the wire, and in no log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretValue(pub Vec<u8>);
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Serialize for SecretValue {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretValue {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // Without the decoder's own words, which would show a part of it.
+        STANDARD.decode(text).map(Self).map_err(|_| serde::de::Error::custom("a secret is not base64"))
+    }
 }
 
 /// The first line of a bulk stream: what it carries.

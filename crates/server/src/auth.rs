@@ -52,7 +52,7 @@ fn same(shown: &str, secret: &str) -> bool {
     blake3::hash(shown.as_bytes()) == blake3::hash(secret.as_bytes())
 }
 
-fn read_or_make(path: &Path) -> io::Result<String> {
+pub(crate) fn read_or_make(path: &Path) -> io::Result<String> {
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
         Ok(_) => make(path),

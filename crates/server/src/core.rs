@@ -42,6 +42,7 @@ use muster_model::spec::Target;
 use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, Readers, Writer};
 pub(crate) use query::internal;
+pub(crate) use submit::DEFAULT_WORKSPACE;
 use tokio::sync::{mpsc, watch};
 
 use self::allocation::Allocation;
@@ -54,6 +55,7 @@ use crate::keeper::Word;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
 use crate::starts::Starts;
+use crate::vault::Vault;
 
 /// Inputs decided together: bounded, so that no caller waits for thousands of others.
 const MAX_BATCH: usize = 1024;
@@ -83,6 +85,8 @@ pub(crate) struct Parts {
     pub home: PathBuf,
     /// What the secrets of gangs are derived from.
     pub gang_key: [u8; 32],
+    /// Opens the secrets that tasks are given.
+    pub vault: Arc<Vault>,
     /// What nodes may keep.
     pub keep: muster_link::message::Keep,
 }

@@ -29,11 +29,14 @@ pub(crate) struct Facts<'a> {
     pub space: io::Result<(u64, u64, Option<u64>)>,
     /// None if there is no limit.
     pub open_files: Option<u64>,
+    /// How many secrets there are, and which of them cannot be opened.
+    pub secrets: Result<(usize, Vec<String>), String>,
 }
 
 /// The judgements, the server first, then engines and nodes.
 pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![data(facts), database(facts), space(facts), open_files(facts.open_files)];
+    checks.extend(secrets(&facts.secrets));
     for engine in &facts.engines {
         checks.push(engine_check(engine, &facts.nodes));
     }
@@ -107,6 +110,22 @@ fn open_files(limit: Option<u64>) -> Check {
         ),
         Some(limit) => Check::ok("open files", format!("the server may have {limit} open")),
         None => Check::ok("open files", "no limit"),
+    }
+}
+
+/// A server without secrets has nothing to say of them.
+fn secrets(found: &Result<(usize, Vec<String>), String>) -> Option<Check> {
+    match found {
+        Ok((0, _)) => None,
+        Ok((all, closed)) if closed.is_empty() => {
+            Some(Check::ok("secrets", format!("all {all} can be opened with the key")))
+        }
+        Ok((all, closed)) => Some(Check::broken(
+            "secrets",
+            format!("{} of {all} cannot be opened with the key, {} among them", closed.len(), closed[0]),
+            "start the server with the key that they were put under, or put them again",
+        )),
+        Err(error) => Some(Check::broken("secrets", format!("cannot be read: {error}"), "see server.log")),
     }
 }
 
@@ -232,6 +251,7 @@ mod tests {
             read: Ok(()),
             space: Ok((1 << 40, 1 << 41, None)),
             open_files: Some(16_384),
+            secrets: Ok((0, Vec::new())),
         }
     }
 
@@ -307,6 +327,12 @@ mod tests {
         let partly = Facts { clusters: vec![cluster(None, vec![place])], ..facts() };
         assert_eq!((fault(&partly).name.as_str(), fault(&partly).status), ("k8s/lab", Health::Warning));
         assert_eq!(checks(&Facts { clusters: vec![cluster(None, Vec::new())], ..facts() }).len(), 6);
+    }
+
+    #[test]
+    fn secrets_of_another_key_are_named() {
+        let found = Facts { secrets: Ok((2, vec!["TOKEN of default".into()])), ..facts() };
+        assert!(fault(&found).detail.contains("1 of 2") && fault(&found).detail.contains("TOKEN of default"));
     }
 
     #[test]

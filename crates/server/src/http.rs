@@ -21,6 +21,7 @@ mod metrics;
 mod node;
 mod pool;
 mod rules;
+mod secret;
 mod server;
 mod session;
 mod sse;
@@ -127,6 +128,8 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(workspace::show, workspace::change, workspace::remove))
         .routes(routes!(workspace::put_member, workspace::remove_member))
         .routes(routes!(workspace::ask_to_join))
+        .routes(routes!(secret::list))
+        .routes(routes!(secret::put, secret::remove))
         .routes(routes!(audit::list))
         .routes(routes!(server::reload))
         .routes(routes!(backup::take))

@@ -28,6 +28,7 @@ mod service;
 mod starts;
 mod state;
 mod tls;
+mod vault;
 mod view;
 
 pub use backup::{RestoreError, Restored, restore};

@@ -12,3 +12,9 @@ pub(crate) fn bits() -> u64 {
 pub(crate) fn secret() -> String {
     (0..4).map(|_| format!("{:016x}", bits())).collect()
 }
+
+/// Random bytes.
+pub(crate) fn fill(bytes: &mut [u8]) {
+    // As for [`bits`].
+    getrandom::fill(bytes).unwrap_or_else(|error| panic!("the kernel gives no random numbers: {error}"));
+}

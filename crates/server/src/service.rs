@@ -36,6 +36,7 @@ use crate::retention::{self, Keep};
 use crate::starts::Starts;
 use crate::state::{Activity, Shared};
 use crate::tls::{Certificate, Listener};
+use crate::vault::Vault;
 
 /// Where its user's programs come in, in the data directory.
 const SOCKET: &str = "server.sock";
@@ -68,6 +69,8 @@ pub struct Options {
     pub certificate: Option<Arc<Certificate>>,
     /// The token that people show on TCP; one of its own, which it makes and keeps, if none.
     pub token: Option<String>,
+    /// The key that secrets are sealed with; one of its own, which it makes and keeps, if none.
+    pub secrets_key: Option<String>,
     /// Whether it has accounts, and how long a login lasts there.
     pub accounts: Option<Duration>,
     /// End after so long with no unfinished job and no client.
@@ -192,9 +195,13 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let (starts, troubles) = (Arc::new(Starts::default()), Arc::new(Troubles::default()));
     let nodes = offered(&engines).await;
     let auth = Auth::open(&home, options.token).map_err(io_error("read the server's secrets"))?;
+    let vault = Vault::open(&home, options.secrets_key.as_deref())
+        .map_err(io_error("read the key of the secrets"))?;
+    let vault = Arc::new(vault);
     let (metrics, commits) = (Arc::new(Metrics::new()), Arc::new(Commits::default()));
     let parts = Parts {
         gang_key: auth.gang_key(),
+        vault: vault.clone(),
         writer,
         readers: readers.clone(),
         engines: engines.clone(),
@@ -252,6 +259,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)
             .map_err(io_error("open the chunks of bundles"))?,
         auth,
+        vault,
         accounts,
         session: options.accounts.unwrap_or_default(),
         certificate: options.certificate,

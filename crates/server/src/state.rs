@@ -23,6 +23,7 @@ use crate::reload::Reloads;
 use crate::retention::Keep;
 use crate::starts::Starts;
 use crate::tls::Certificate;
+use crate::vault::Vault;
 
 /// What every handler shares.
 pub(crate) struct Shared {
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub starts: Arc<Starts>,
     pub troubles: Arc<Troubles>,
     pub auth: Auth,
+    /// Seals secrets.
+    pub vault: Arc<Vault>,
     /// Those who may come in; none where whoever gets in may do everything.
     pub accounts: Option<Arc<Accounts>>,
     /// How long a login lasts.

@@ -33,6 +33,8 @@ fn launch() -> Box<Launch> {
         files: Vec::new(),
         surroundings: Surroundings::default(),
         peers: None,
+        secrets: Vec::new(),
+        withheld: None,
         timeout_ms: None,
         grace_ms: 0,
     })

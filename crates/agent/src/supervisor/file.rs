@@ -7,6 +7,7 @@
 //! | `door` | a socket of the supervisor | by which people come into the task |
 //! | `inside.log` | who answers there | its troubles |
 //! | `sessions/` | who answers there | shells that keep their state, and their commands |
+//! | `secrets/` | agent, before the start | what it is given that is written nowhere else; gone before `exit.json` is there |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
 //! | `stop.json` | agent | that a stop was asked for, also to a supervisor that does not listen yet |
 //! | `supervisor.log` | supervisor | its own troubles. It is locked as long as a supervisor lives |
@@ -71,6 +72,9 @@ pub struct Launch {
     pub gang: Option<SocketAddr>,
     /// The complete environment: nothing is inherited.
     pub env: BTreeMap<String, String>,
+    /// Whether more variables are among its secrets; see `crate::secret`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_secrets: bool,
     /// How long the whole task may take.
     pub timeout_ms: Option<u64>,
     /// How long the task has to end by itself when its time is over.

@@ -10,6 +10,7 @@ use muster_link::log::{SegmentDir, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Error, Observation, Pipes, lock_alone, observe_after_lock};
+use crate::secret;
 use crate::supervisor::{Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Outcome, STOP, read, write};
 use crate::tree::Root;
 
@@ -48,6 +49,7 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
     if let Some(launch) = &launch {
         launch.tree.remove();
     }
+    secret::remove(dir).map_err(Error::io("remove the secrets", dir))?;
     write(dir, EXIT, &exit).map_err(Error::io("write the exit status", dir))?;
     Ok(exit)
 }

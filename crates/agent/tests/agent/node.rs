@@ -251,6 +251,8 @@ pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)
         files: Vec::new(),
         surroundings: Surroundings::default(),
         peers: None,
+        secrets: Vec::new(),
+        withheld: None,
         timeout_ms: None,
         grace_ms: 1000,
     };

@@ -20,7 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_tungstenite::accept_hdr_async;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 
-pub const TOKEN: &str = "secret";
+pub const TOKEN: &str = "token-of-this-node-7f3a";
 
 /// What an agent said of a task, so far.
 #[derive(Debug, Clone, Default)]

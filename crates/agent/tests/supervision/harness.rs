@@ -68,6 +68,7 @@ impl Plan {
             timeout_ms: None,
             grace_ms: 10_000,
             umask: None,
+            has_secrets: false,
             tree,
         };
         Plan { home, id, launch }

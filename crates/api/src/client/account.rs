@@ -150,6 +150,6 @@ fn user(name: &str, rest: &str) -> String {
     format!("/users/{}{rest}", segment(name))
 }
 
-fn workspace(name: &str, rest: &str) -> String {
+pub(super) fn workspace(name: &str, rest: &str) -> String {
     format!("/workspaces/{}{rest}", segment(name))
 }

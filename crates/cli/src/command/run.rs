@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -194,7 +195,12 @@ pub(crate) fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String
     }
     let mut environment = BTreeMap::new();
     let mut left_out = Vec::new();
-    for (name, value) in &here.environment {
+    // What is given as a secret is not to be stored as it happens to be set here, too; nor the key of a server's secrets.
+    let is_secret = |name: &OsString| {
+        name == "MUSTER_SECRETS_KEY"
+            || spec.secrets.iter().filter_map(|it| it.env.as_ref()).any(|env| name == env.as_str())
+    };
+    for (name, value) in here.environment.iter().filter(|(name, _)| !is_secret(name)) {
         match (name.to_str(), value.to_str()) {
             (Some(name), _) if SHELLS_OWN.contains(&name) => {}
             (Some(name), Some(value)) => {

@@ -96,6 +96,9 @@ struct RunArgs {
     /// Take the token that people show from this file, such as a mounted Secret; a missing file: its own, in DIR/token
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Seal secrets with the key in this file, 32 characters or more (default: MUSTER_SECRETS_KEY, or one in DIR/secrets.key)
+    #[arg(long, value_name = "FILE")]
+    secrets_key_file: Option<PathBuf>,
     /// Several people share it: each has an account, and the first, `admin`, a password in DIR/admin-password
     #[arg(long, conflicts_with = "token_file")]
     auth: bool,
@@ -135,11 +138,26 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
                 None => Home::from_environment()?.folder().to_owned(),
             };
             let RunArgs {
-                daemon, listen, token_file, auth, tls: TlsFlags { tls, tls_cert, tls_key }, ..
+                daemon,
+                listen,
+                token_file,
+                secrets_key_file,
+                auth,
+                tls: TlsFlags { tls, tls_cert, tls_key },
+                ..
             } = args;
             let certificate = tls_cert.zip(tls_key);
             let tls = tls || certificate.is_some();
-            Ok((hooks.server_run)(ServerOptions { home, daemon, listen, token_file, auth, tls, certificate }))
+            Ok((hooks.server_run)(ServerOptions {
+                home,
+                daemon,
+                listen,
+                token_file,
+                secrets_key_file,
+                auth,
+                tls,
+                certificate,
+            }))
         }
     }
 }

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use muster_api::model::bundle::Source;
 use muster_api::model::quantity::{format_bytes, format_duration};
-use muster_api::model::spec::{DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, Kind, OnFailure, Target, Volume};
+use muster_api::model::spec::{
+    DEFAULT_GRACE, DEFAULT_PRIORITY, JobSpec, Kind, OnFailure, Secret, Target, Volume,
+};
 use muster_api::model::task::TaskPhase;
 use muster_api::model::{CommandOn, Framework, State, Timestamp};
 use muster_api::view::{AllocationView, AttemptView, JobDetail, LaunchView, TaskView};
@@ -166,6 +168,13 @@ fn request(spec: &JobSpec) -> Lines {
     add("clean env", spec.clean_env.then(|| "yes".into()));
     let env: Vec<String> = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     add("env", (!env.is_empty()).then(|| env.join("\n")));
+    let secret = |it: &Secret| match (&it.env, &it.file) {
+        (_, Some(file)) => format!("{} as the file {file}", it.name),
+        (Some(env), None) if *env != it.name => format!("{} as {env}", it.name),
+        _ => it.name.clone(),
+    };
+    let secrets: Vec<String> = spec.secrets.iter().map(secret).collect();
+    add("secrets", (!secrets.is_empty()).then(|| secrets.join("\n")));
     let labels: Vec<String> = spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     add("labels", (!labels.is_empty()).then(|| labels.join("\n")));
     add("image", spec.image.clone());

@@ -38,6 +38,9 @@ pub(crate) struct Flags {
     /// Set a variable in every task; without =VALUE, pass on the one that is set here
     #[arg(short, long = "env", value_name = "NAME[=VALUE]", help_heading = "Environment")]
     pub env: Vec<OsString>,
+    /// Give every task a secret of the workspace (`muster secret`), as a variable of its name, or as what is said
+    #[arg(long = "secret", value_name = "NAME[=env:VARIABLE|=file:FILE]", help_heading = "Environment")]
+    pub secrets: Vec<String>,
     /// Do not give the tasks the environment of this shell
     #[arg(long, help_heading = "Environment")]
     pub clean_env: bool,
@@ -151,6 +154,13 @@ impl Flags {
         if !env.is_empty() {
             super::set(fields, &["env"], Value::Object(env));
         }
+        if !self.secrets.is_empty() {
+            let more = self.secrets.iter().cloned().map(Value::String);
+            match fields.get_mut("secrets") {
+                Some(Value::Array(all)) => all.extend(more),
+                _ => super::set(fields, &["secrets"], Value::Array(more.collect())),
+            }
+        }
         if fields.contains_key("batch") && !self.command.is_empty() {
             let words = self.words()?;
             super::script::set_arguments(fields, &words);
@@ -243,6 +253,7 @@ impl Flags {
         let name = match flag {
             Some((flag, _, _)) => flag,
             None if error.field == "env" && !self.env.is_empty() => "--env",
+            None if error.field.starts_with("secrets[") && !self.secrets.is_empty() => "--secret",
             None => return error,
         };
         FieldError::new(name, error.code, error.message)

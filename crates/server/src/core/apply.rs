@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use muster_api::problem::{Code, Problem};
 use muster_launch::{Gang, Member, Part, Parts, Port};
-use muster_link::message::{Launch, Prepare, ToAgent};
+use muster_link::message::{GivenSecret, Launch, Prepare, SecretValue, ToAgent};
 use muster_model::job::{Effect, Event, Invalid, Job, Standing, State};
 use muster_model::launch::{Peer, Peers};
 use muster_model::node::Account;
-use muster_model::spec::{JobSpec, Kind, Target, shell};
+use muster_model::spec::{JobSpec, Kind, Secret, Target, shell};
 use muster_model::task::{Address, Placement, TaskPhase};
 use muster_model::{AttemptId, JobId, NodeId, Reason, Task, TaskId, Timestamp};
 use serde_json::json;
@@ -272,6 +272,7 @@ impl Core {
                 return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
             }
         };
+        let (secrets, withheld) = self.secrets_of(&live.spec);
         let all = self.peers(live, &gang);
         // What has started meanwhile, or before, has no need of it.
         let is_ready = |rank: &u32| live.job.tasks[*rank as usize].phase == TaskPhase::Ready;
@@ -281,10 +282,28 @@ impl Core {
             gang.attempt = live.job.attempt_of(ranks[0]);
             let parts = Parts::of(&gang);
             for rank in ranks {
-                let message =
-                    launch_of(live, parts.part(*rank), gang.attempt.task(*rank), &environment, &all);
+                let launch = launch_of(live, parts.part(*rank), gang.attempt.task(*rank), &environment, &all);
+                let message = Launch { secrets: secrets.clone(), withheld: withheld.clone(), ..launch };
                 let node = live.job.tasks[*rank as usize].placement.node.clone();
                 self.send(&node, ToAgent::Launch(Box::new(message)));
+            }
+        }
+    }
+
+    /// The values of a job's secrets as they are now, or why its tasks cannot be started.
+    fn secrets_of(&self, spec: &JobSpec) -> (Vec<GivenSecret>, Option<String>) {
+        match self.parts.vault.given(&self.parts.readers, spec) {
+            Ok(values) => {
+                let given = |(secret, value): (&Secret, Vec<u8>)| GivenSecret {
+                    env: secret.env.clone(),
+                    file: secret.file.clone(),
+                    value: SecretValue(value),
+                };
+                (spec.secrets.iter().zip(values).map(given).collect(), None)
+            }
+            Err(wrong) => {
+                let why: Vec<String> = wrong.into_iter().map(|(_, why)| why).collect();
+                (Vec::new(), Some(why.join("; ")))
             }
         }
     }
@@ -373,6 +392,8 @@ fn launch_of(
         files,
         surroundings,
         peers: peers.then(|| all.clone()),
+        secrets: Vec::new(),
+        withheld: None,
         timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
         grace_ms: live.spec.grace.as_millis() as u64,
     }

@@ -20,7 +20,7 @@ use super::live::Live;
 use crate::delegate::Word;
 
 /// The workspace of a job that names none.
-pub(super) const DEFAULT_WORKSPACE: &str = "default";
+pub(crate) const DEFAULT_WORKSPACE: &str = "default";
 
 impl Core {
     pub(super) fn on_submit(
@@ -79,6 +79,12 @@ impl Core {
             errors.push(FieldError::new("name", FieldCode::NameInUse, message));
         }
         errors.extend(self.check_pool(&spec.on));
+        if let Err(wrong) = self.parts.vault.given(&self.parts.readers, spec) {
+            let wrong = wrong.into_iter();
+            errors.extend(
+                wrong.map(|(i, why)| FieldError::new(format!("secrets[{i}]"), FieldCode::InvalidValue, why)),
+            );
+        }
         // Whether somebody else's machines have enough is theirs to say.
         let nodes = self.free_on(&spec.on);
         let waiting = waiting(spec);

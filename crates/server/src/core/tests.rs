@@ -37,6 +37,7 @@ fn load(dir: &std::path::Path) -> (Core, Ears) {
         local::Options { dir: dir.join("node"), exe: "/nonexistent".into(), arguments: Vec::new(), binary };
     let parts = Parts {
         gang_key: [7; 32],
+        vault: Arc::new(Vault::open(dir, None).unwrap()),
         writer,
         readers,
         engines: Arc::new(Engines::new(vec![

@@ -206,6 +206,7 @@ impl Office {
             listen: Listen::Socket,
             certificate: None,
             token: None,
+            secrets_key: None,
             accounts: None,
             idle_exit: None,
             engines: Engines::new(vec![cluster.clone()]),

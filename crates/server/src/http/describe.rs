@@ -29,6 +29,8 @@ pub(crate) struct OnPool;
 pub(crate) struct OnPerson;
 /// An operation on a workspace, named by the caller.
 pub(crate) struct OnWorkspace;
+/// An operation on a secret, named by the caller.
+pub(crate) struct OnSecret;
 /// An operation that can be asked for too often.
 pub(crate) struct Limited;
 /// An operation that the state of things may forbid.
@@ -102,6 +104,12 @@ impl IntoResponses for OnPerson {
 impl IntoResponses for OnWorkspace {
     fn responses() -> Responses {
         problems(&[(400, "The request cannot be read."), (404, "There is no such workspace, or user.")])
+    }
+}
+
+impl IntoResponses for OnSecret {
+    fn responses() -> Responses {
+        problems(&[(400, "The request cannot be read."), (404, "There is no such workspace, or secret.")])
     }
 }
 

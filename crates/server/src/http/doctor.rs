@@ -23,9 +23,15 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Docto
     let clusters = super::cluster::all(&shared).await;
     let home = shared.home.clone();
     // On a thread that may wait for the disk.
-    let (write, space, database) = read(&shared, move |readers| {
+    let vault = shared.vault.clone();
+    let (write, space, database, secrets) = read(&shared, move |readers| {
         let home = Path::new(&home);
-        Ok((try_write(home), look_at_space(home), readers.largest_event_seq().map(drop)))
+        Ok((
+            try_write(home),
+            look_at_space(home),
+            readers.largest_event_seq().map(drop),
+            vault.check(readers),
+        ))
     })
     .await?;
     let facts = Facts {
@@ -38,6 +44,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Docto
         write,
         read: database.map_err(|error| error.to_string()),
         space,
+        secrets,
         open_files: getrlimit(Resource::Nofile).current,
     };
     Ok(Json(Doctor { at: crate::core::now(), checks: checks(&facts) }))

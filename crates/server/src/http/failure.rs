@@ -67,6 +67,23 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
+/// A body of bytes as they are; one that is too large is answered with a problem.
+pub(crate) struct Raw(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        Bytes::from_request(request, state).await.map(Self).map_err(|rejection| {
+            let code = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+                _ => Code::InvalidRequest,
+            };
+            Failure(Problem::new(code, rejection.body_text()))
+        })
+    }
+}
+
 /// Query parameters; those that cannot be read are answered with a problem.
 pub(crate) struct Params<T>(pub T);
 

@@ -118,6 +118,10 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("put_member", Workspace(Role::Lead, Scope::Admin)),
     ("remove_member", Workspace(Role::Lead, Scope::Admin)),
     ("ask_to_join", Known(Scope::Write)),
+    // Secrets. Viewers run no jobs, and so have nothing to refer to.
+    ("list_secrets", Workspace(Role::Member, Scope::Read)),
+    ("put_secret", Workspace(Role::Member, Scope::Write)),
+    ("remove_secret", Workspace(Role::Member, Scope::Write)),
     ("list_audit", Admin(Scope::Read)),
 ];
 

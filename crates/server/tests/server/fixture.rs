@@ -69,6 +69,7 @@ impl Server {
             listen: Listen::Socket,
             token: None,
             certificate: None,
+            secrets_key: None,
             accounts: None,
             idle_exit: None,
             engines,

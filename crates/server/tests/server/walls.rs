@@ -91,6 +91,9 @@ const PROMISED: &[(&str, &str)] = &[
     ("put_member", ".....xx"),
     ("remove_member", ".....xx"),
     ("ask_to_join", ".xxxxxx"),
+    ("list_secrets", "...xxxx"),
+    ("put_secret", "...xxxx"),
+    ("remove_secret", "...xxxx"),
     ("list_audit", "......x"),
 ];
 
@@ -246,6 +249,7 @@ async fn every_operation_is_for_those_it_is_promised_to() {
                     .replace("{job}", &job)
                     .replace("{user}", user)
                     .replace("{workspace}", if operation == "remove_workspace" { "gone" } else { "nlp" })
+                    .replace("{secret}", "TOKEN")
                     .replace("{token}", "tok_0")
                     .replace("{rank}", "0")
                     .replace("{number}", "1")

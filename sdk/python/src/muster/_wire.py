@@ -451,6 +451,7 @@ class JobSpec(TypedDict):
     processes: NotRequired[int | None]
     resources: NotRequired[Resources]
     retries: NotRequired[Retries]
+    secrets: NotRequired[list[Secret]]
     setup: NotRequired[str | None]
     timeout: NotRequired[str | None]
     volumes: NotRequired[list[Volume]]
@@ -766,6 +767,30 @@ class RunCommand(TypedDict):
     """`POST …/sessions/{name}/commands`: what its shell is to run."""
 
     command: str
+
+
+class Secret(TypedDict):
+    """A secret of the job's workspace, and where its tasks find it."""
+
+    env: NotRequired[str | None]
+    file: NotRequired[str | None]
+    name: str
+
+
+class SecretList(TypedDict):
+    """The secrets of a workspace, by name."""
+
+    items: list[SecretView]
+
+
+class SecretView(TypedDict):
+    """A secret of a workspace. Its value is given to tasks, and shown nowhere."""
+
+    name: str
+    put_at: str
+    put_by: str
+    size: int
+    workspace: str
 
 
 class SendSignal(TypedDict):

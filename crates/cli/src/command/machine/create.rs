@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Set a variable; without =VALUE, pass on the one that is set here
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     env: Vec<OsString>,
+    /// Give them a secret of the workspace, as a variable of its name, or as what is said
+    #[arg(long = "secret", value_name = "NAME[=env:VARIABLE|=file:FILE]")]
+    secrets: Vec<String>,
     /// Do not give them the environment of this shell
     #[arg(long)]
     clean_env: bool,
@@ -87,6 +90,7 @@ impl Args {
             cpus: self.cpus.clone(),
             memory: self.memory.clone(),
             env: self.env.clone(),
+            secrets: self.secrets.clone(),
             clean_env: self.clean_env,
             timeout: self.timeout.clone(),
             priority: self.priority.clone(),

@@ -240,6 +240,7 @@ fn options(home: &Path) -> Options {
         listen: Listen::Socket,
         certificate: None,
         token: None,
+        secrets_key: None,
         accounts: None,
         idle_exit: None,
         engines: crate::Engines::new(vec![Arc::new(Local::new(local))]),
