@@ -124,6 +124,7 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["user", "ls"],
         &["token", "ls"],
         &["workspace", "ls"],
+        &["secret", "ls"],
         &["audit"],
         &["server", "reload"],
         &["server", "backup", "all.backup"],

@@ -37,6 +37,7 @@ mod reload;
 mod retry;
 mod run;
 mod sbatch;
+mod secret;
 mod selector;
 mod server;
 mod service;
