@@ -20,10 +20,10 @@ use muster_model::account::{Membership, Role, Scope, User, UserState, Workspace}
 use muster_store::{AccountChange, Accounts as Stored, Change, NewAudit};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::directory::{DEFAULT, Directory, Rights, no_workspace};
+pub(crate) use self::directory::{Directory, Rights, no_workspace};
 use self::limiter::Limiter;
 use crate::auth;
-use crate::core::{Handle, Input, Then};
+use crate::core::{DEFAULT_WORKSPACE, Handle, Input, Then};
 
 /// What begins the secret of every token, so that people and scanners know one when they see it.
 pub(crate) const PREFIX: &str = "mst_";
@@ -142,9 +142,9 @@ impl Accounts {
                 created_at,
             };
             let workspace =
-                Workspace { name: DEFAULT.into(), priority: None, max_run_time: None, created_at };
+                Workspace { name: DEFAULT_WORKSPACE.into(), priority: None, max_run_time: None, created_at };
             let membership = Membership {
-                workspace: DEFAULT.into(),
+                workspace: DEFAULT_WORKSPACE.into(),
                 user: FIRST.into(),
                 role: Some(Role::Lead),
                 since: created_at,
@@ -299,6 +299,11 @@ pub(crate) fn digest(secret: &str) -> [u8; 32] {
     *blake3::hash(secret.as_bytes()).as_bytes()
 }
 
+/// What a new token is called.
+pub(crate) fn token_id() -> String {
+    format!("tok_{:016x}", crate::random::bits())
+}
+
 /// A secret that nobody has, and what is kept of it.
 pub(crate) fn secret() -> (String, [u8; 32]) {
     let secret = format!("{PREFIX}{}", crate::random::secret());
@@ -307,7 +312,7 @@ pub(crate) fn secret() -> (String, [u8; 32]) {
 }
 
 /// What a login is good for: everything that the person may do.
-pub(crate) const SESSION: Scope = Scope::Admin;
+pub(crate) const LOGIN: Scope = Scope::Admin;
 
 fn too_often(wait: std::time::Duration) -> Problem {
     let seconds = wait.as_secs() + 1;

@@ -26,7 +26,7 @@ use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::delegate::Troubles;
 use crate::engines::Engines;
-use crate::http::{Door, Peer, router};
+use crate::http::{Door, Origin, router};
 use crate::keeper::Word;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
@@ -40,7 +40,7 @@ use crate::vault::Vault;
 
 /// Where its user's programs come in, in the data directory.
 const SOCKET: &str = "server.sock";
-/// Where connections from somebody else's network are joined: whoever comes in there shows a token for everything.
+/// Where connections from other machines are joined: whoever comes in there shows a token for everything.
 const GATE: &str = "gate.sock";
 /// How often the server asks itself whether anyone still needs it, at most.
 const IDLE_CHECK: Duration = Duration::from_secs(15);
@@ -142,10 +142,8 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     let socket = listen_on(&home, SOCKET)?;
     let app = |door| router(&server.shared, door).map_err(Error::Unruled);
     components.spawn(serve_unix(socket, app(Door::Private)?, stop.clone()));
-    if server.shared.engines.iter().any(|engine| engine.capabilities().family == Family::Delegating) {
-        let gate = listen_on(&home, GATE)?;
-        components.spawn(serve_unix(gate, app(Door::Public)?, stop.clone()));
-    }
+    let gate = listen_on(&home, GATE)?;
+    components.spawn(serve_unix(gate, app(Door::Public)?, stop.clone()));
     if let Some(listener) = server.tcp {
         components.spawn(serve_tcp(listener, app(Door::Public)?, stop.clone()));
     }
@@ -261,7 +259,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         auth,
         vault,
         accounts,
-        session: options.accounts.unwrap_or_default(),
+        login: options.accounts.unwrap_or_default(),
         certificate: options.certificate,
         news: news_receiver,
         activity: Activity::new(),
@@ -365,7 +363,7 @@ async fn serve_unix(listener: UnixListener, app: Router, stop: CancellationToken
 }
 
 async fn serve_tcp(listener: Listener, app: Router, stop: CancellationToken) {
-    let app = app.into_make_service_with_connect_info::<Peer>();
+    let app = app.into_make_service_with_connect_info::<Origin>();
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "the port is no longer served");

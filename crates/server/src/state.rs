@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     /// Those who may come in; none where whoever gets in may do everything.
     pub accounts: Option<Arc<Accounts>>,
     /// How long a login lasts.
-    pub session: Duration,
+    pub login: Duration,
     /// What is shown to whoever comes by TLS.
     pub certificate: Option<Arc<Certificate>>,
     pub news: watch::Receiver<u64>,

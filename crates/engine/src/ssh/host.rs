@@ -374,7 +374,7 @@ impl Way {
             return Err(self.unexpected(word));
         }
         let server = UnixStream::connect(&self.means.options.socket).await;
-        Ok((login, server.map_err(|error| Error::retryable("reach the server's own socket", error))?))
+        Ok((login, server.map_err(|error| Error::retryable("reach the server's gate", error))?))
     }
 
     fn unexpected(&self, word: &Word) -> Error {

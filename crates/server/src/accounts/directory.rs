@@ -7,6 +7,8 @@ use muster_model::Timestamp;
 use muster_model::account::{Membership, Role, Scope, Token, User, UserState, Workspace};
 use muster_store::{AccountChange, Accounts, Sight};
 
+use crate::core::DEFAULT_WORKSPACE;
+
 /// What somebody may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rights {
@@ -225,7 +227,7 @@ impl Directory {
     pub fn default_workspace(&self, rights: &Rights) -> Result<String, Problem> {
         // Nobody draws the jobs of admins to them by making them members.
         if rights.is_admin() {
-            return Ok(DEFAULT.to_owned());
+            return Ok(DEFAULT_WORKSPACE.to_owned());
         }
         let mut able = rights.roles().iter().filter(|(_, role)| **role >= Role::Member).map(|(name, _)| name);
         match (able.next(), able.next()) {
@@ -236,8 +238,8 @@ impl Directory {
             )
             .hint("a lead can make you one: `muster workspace add-member WORKSPACE YOU`")),
             (Some(one), Some(other)) => {
-                if rights.roles().get(DEFAULT).is_some_and(|role| *role >= Role::Member) {
-                    return Ok(DEFAULT.to_owned());
+                if rights.roles().get(DEFAULT_WORKSPACE).is_some_and(|role| *role >= Role::Member) {
+                    return Ok(DEFAULT_WORKSPACE.to_owned());
                 }
                 let what =
                     format!("you are in several workspaces ({one}, {other}, …): which one is the job's?");
@@ -250,9 +252,6 @@ impl Directory {
         }
     }
 }
-
-/// The workspace that is there from the beginning.
-pub(crate) const DEFAULT: &str = "default";
 
 /// What is said of a workspace that is not there, and of one that is none of the caller's.
 pub(crate) fn no_workspace(name: &str) -> Problem {

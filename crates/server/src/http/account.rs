@@ -15,12 +15,12 @@ use muster_store::{AccountChange, Change, NewAudit};
 use super::describe::{Always, Conflicts, Limited, Reads, Takes};
 use super::failure::{Failure, Json};
 use super::guard::Stranger;
-use crate::accounts::{Accounts, Caller, Directory, SESSION, secret};
+use crate::accounts::{Accounts, Caller, Directory, LOGIN, secret, token_id};
 use crate::core::{Input, now};
 use crate::state::Shared;
 
 /// As many may be open for one person; the oldest goes.
-const SESSIONS: usize = 50;
+const LOGINS: usize = 50;
 /// As many may wait to be approved: beyond that somebody is playing.
 const PENDING: usize = 500;
 
@@ -56,14 +56,14 @@ pub(super) async fn login(
             return Err(problem.into());
         }
     };
-    let lasts = shared.session;
+    let lasts = shared.login;
     let made = accounts
-        .change(&shared.core, None, entry("done"), move |directory| session(directory, &user, lasts))
+        .change(&shared.core, None, entry("done"), move |directory| log_in(directory, &user, lasts))
         .await?;
     Ok(Json(made))
 }
 
-fn session(
+fn log_in(
     directory: &Directory,
     user: &User,
     lasts: Duration,
@@ -76,21 +76,20 @@ fn session(
     let now = now();
     let (secret, digest) = secret();
     let token = Token {
-        id: format!("tok_{:016x}", crate::random::bits()),
+        id: token_id(),
         user: user.name.clone(),
         name: None,
         digest,
-        scope: SESSION,
+        scope: LOGIN,
         workspace: None,
         created_at: now,
         expires_at: now.checked_add(lasts).ok(),
     };
-    let mut sessions: Vec<&Token> =
-        directory.tokens(&user.name).filter(|token| token.name.is_none()).collect();
-    sessions.sort_by_key(|token| token.created_at);
-    let over = sessions.len().saturating_sub(SESSIONS - 1);
+    let mut logins: Vec<&Token> = directory.tokens(&user.name).filter(|token| token.name.is_none()).collect();
+    logins.sort_by_key(|token| token.created_at);
+    let over = logins.len().saturating_sub(LOGINS - 1);
     let is_over = |token: &Token| token.expires_at.is_some_and(|end| end <= now);
-    let gone = sessions.iter().enumerate().filter(|(place, token)| *place < over || is_over(token));
+    let gone = logins.iter().enumerate().filter(|(place, token)| *place < over || is_over(token));
     let mut changes: Vec<AccountChange> =
         gone.map(|(_, token)| AccountChange::RemoveToken(token.id.clone())).collect();
     changes.push(AccountChange::Token(token.clone()));

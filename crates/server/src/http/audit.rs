@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use muster_api::account::{AuditEntry, AuditPage, AuditQuery};
-use muster_api::problem::Problem;
 use muster_model::spec::{FieldCode, FieldError};
 use muster_store::{AuditFilter, AuditRow};
 
@@ -42,7 +41,7 @@ pub(super) async fn list(
     let filter = AuditFilter { user: query.user, operation: query.operation, before };
     let rows =
         read(&shared, move |readers| readers.audit(&filter, limit + 1).map_err(|error| internal(&error)));
-    let rows: Vec<AuditRow> = rows.await.map_err(|problem: Problem| problem)?;
+    let rows: Vec<AuditRow> = rows.await?;
     let more = rows.len() > limit as usize;
     let next_cursor = rows.get(limit as usize - 1).filter(|_| more).map(|row| row.seq.to_string());
     Ok(Json(AuditPage { items: rows.into_iter().take(limit as usize).map(view).collect(), next_cursor }))

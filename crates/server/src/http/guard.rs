@@ -33,9 +33,9 @@ const MAX_TARGET: usize = 200;
 
 /// From where somebody comes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(IpAddr);
+pub(crate) struct Origin(IpAddr);
 
-impl Connected<IncomingStream<'_, Listener>> for Peer {
+impl Connected<IncomingStream<'_, Listener>> for Origin {
     fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
         Self(stream.remote_addr().ip())
     }
@@ -79,7 +79,7 @@ impl Guard {
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: &mut Request,
     ) -> Result<Option<Caller>, Problem> {
-        let address = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0);
+        let address = request.extensions().get::<ConnectInfo<Origin>>().map(|info| info.0.0);
         let caller = self.who(request, address);
         let Some(ruled) = self.rule(request) else {
             // Nothing is there; only those who are known are told so.

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::account::{accounts, refuse, token_view};
 use super::describe::{Always, Conflicts, Limited, OnPerson, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
-use crate::accounts::{Caller, Directory, secret};
+use crate::accounts::{Caller, Directory, secret, token_id};
 use crate::core::now;
 use crate::state::Shared;
 
@@ -243,7 +243,7 @@ pub(super) async fn create_token(
         }
         let (now, (secret, digest)) = (now(), secret());
         let token = Token {
-            id: format!("tok_{:016x}", crate::random::bits()),
+            id: token_id(),
             user: owner.name.clone(),
             name: Some(request.name),
             digest,

@@ -17,8 +17,8 @@ use super::account::{accounts, refuse};
 use super::describe::{Always, Conflicts, OnPerson, OnWorkspace, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
 use super::job::read;
-use crate::accounts::{Caller, DEFAULT, Directory};
-use crate::core::{internal, now};
+use crate::accounts::{Caller, Directory};
+use crate::core::{DEFAULT_WORKSPACE, internal, now};
 use crate::state::Shared;
 
 /// The longest time that can be asked for: a year.
@@ -109,8 +109,8 @@ pub(super) async fn remove(
     Segment(name): Segment,
 ) -> Result<StatusCode, Failure> {
     let accounts = accounts(&shared)?;
-    if name == DEFAULT {
-        let what = format!("{DEFAULT} is the workspace of jobs that name none, and stays");
+    if name == DEFAULT_WORKSPACE {
+        let what = format!("{DEFAULT_WORKSPACE} is the workspace of jobs that name none, and stays");
         return Err(Problem::new(Code::InvalidState, what).into());
     }
     let filter = JobFilter { workspace: Some(name.clone()), ..JobFilter::default() };
