@@ -79,7 +79,7 @@ class Server:
 
     def person(self, role):
         """The token of somebody who is this in the workspace of the jobs."""
-        self.ask("POST", "/api/v1/users", {"name": f"the-{role}", "admin": role == "admin"})
+        self.ask("POST", "/api/v1/users", {"name": f"the-{role}", "admin": role == "admin", "account": "nobody"})
         if role != "admin":
             self.ask("PUT", f"/api/v1/workspaces/default/members/the-{role}", {"role": role})
         made = self.ask("POST", f"/api/v1/users/the-{role}/tokens", {"name": "fuzz", "scope": "admin"})

@@ -84,7 +84,8 @@ impl Ledger {
         let shared_port = shared.filter(|port| self.can_share(*port, &task.attempt, place.ip));
         let ports = self.free_ports(place.ip, ports, shared_port)?;
         let Place { ip, interface, infiniband } = place;
-        let address = Address { ip, ports, shared_port, interface: Some(interface), infiniband };
+        let address =
+            Address { ip, ports, shared_port, interface: Some(interface), infiniband, account: None };
         self.hold(task, &address);
         Ok(address)
     }

@@ -15,9 +15,11 @@ mod layout;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::fs::{self, File, FileTimes};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -27,6 +29,7 @@ use muster_model::bundle::Manifest;
 use muster_model::{BundleId, TaskId};
 use tokio::sync::OnceCell;
 
+use crate::account::Owner;
 use crate::bulk::Bulk;
 use crate::disk;
 use crate::tree::kernel_boot;
@@ -77,6 +80,38 @@ impl Error {
     }
 }
 
+/// A bundle as somebody's tasks have it: its files belong to them, or to the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) id: BundleId,
+    pub(crate) owner: Option<Owner>,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.owner {
+            Some(owner) => write!(f, "{}@{}.{}", self.id, owner.uid, owner.gid),
+            None => self.id.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Key, ()> {
+        let (id, owner) = match text.split_once('@') {
+            Some((id, owner)) => {
+                let (uid, gid) = owner.split_once('.').ok_or(())?;
+                let number = |text: &str| text.parse().map_err(|_| ());
+                (id, Some(Owner { uid: number(uid)?, gid: number(gid)? }))
+            }
+            None => (text, None),
+        };
+        Ok(Key { id: id.parse().map_err(|_| ())?, owner })
+    }
+}
+
 /// The bundles of a node.
 #[derive(Debug)]
 pub(crate) struct Cache {
@@ -84,7 +119,7 @@ pub(crate) struct Cache {
     /// Which boot of the machine this is.
     boot: String,
     /// Those that are being fetched or copied from. Whoever holds one keeps it from being evicted.
-    in_use: Mutex<HashMap<BundleId, Arc<OnceCell<()>>>>,
+    in_use: Mutex<HashMap<Key, Arc<OnceCell<()>>>>,
     /// Tells apart two tries at the same bundle, of which the first was given up but has not noticed.
     tries: AtomicU64,
 }
@@ -131,7 +166,7 @@ impl Cache {
         let cache = Cache { dir, boot, in_use: Mutex::default(), tries: AtomicU64::new(0) };
         for entry in fs::read_dir(&cache.dir)? {
             let entry = entry?;
-            if entry.file_name().to_str().is_none_or(|name| name.parse::<BundleId>().is_err()) {
+            if entry.file_name().to_str().is_none_or(|name| name.parse::<Key>().is_err()) {
                 disk::remove_tree(&entry.path())?;
             }
         }
@@ -139,35 +174,35 @@ impl Cache {
     }
 
     /// Where the files of a bundle are, or would be.
-    pub(crate) fn path(&self, bundle: &BundleId) -> PathBuf {
+    pub(crate) fn path(&self, bundle: &Key) -> PathBuf {
         self.entry(bundle).join(TREE)
     }
 
     /// The unpacked bundle, if it is here.
-    pub(crate) fn at_hand(&self, bundle: &BundleId) -> io::Result<Option<Tree>> {
+    pub(crate) fn at_hand(&self, bundle: &Key) -> io::Result<Option<Tree>> {
         // Pinned before it is looked for, so that what is found stays.
         let pin = self.pin(bundle);
         Ok(self.touch(bundle)?.then(|| Tree { entry: self.entry(bundle), _pin: pin }))
     }
 
     /// The unpacked bundle, fetched if it is not here. Those who ask at the same time share one fetch.
-    pub(crate) async fn tree(self: Arc<Cache>, bundle: &BundleId, bulk: &Bulk) -> Result<Tree, Error> {
+    pub(crate) async fn tree(self: Arc<Cache>, bundle: &Key, bulk: &Bulk) -> Result<Tree, Error> {
         let pin = self.pin(bundle);
         pin.get_or_try_init(|| self.bring(bundle, bulk)).await?;
         Ok(Tree { entry: self.entry(bundle), _pin: pin })
     }
 
     /// The task no longer needs the bundle.
-    pub(crate) fn release(&self, bundle: &BundleId, task: &TaskId) -> io::Result<()> {
+    pub(crate) fn release(&self, bundle: &Key, task: &TaskId) -> io::Result<()> {
         disk::remove_file(&self.entry(bundle).join(USERS).join(task.to_string()))
     }
 
-    async fn bring(self: &Arc<Cache>, bundle: &BundleId, bulk: &Bulk) -> Result<(), Error> {
+    async fn bring(self: &Arc<Cache>, bundle: &Key, bulk: &Bulk) -> Result<(), Error> {
         let (cache, id) = (Arc::clone(self), bundle.clone());
         if disk::work(move || cache.touch(&id)).await? {
             return Ok(());
         }
-        let manifest = fetch::manifest(bulk, bundle).await?;
+        let manifest = fetch::manifest(bulk, &bundle.id).await?;
         if manifest.bytes() > MAX_BUNDLE_BYTES {
             return Err(Error::TooLarge);
         }
@@ -175,7 +210,8 @@ impl Cache {
         let number = self.tries.fetch_add(1, Ordering::Relaxed);
         let unfinished = Unfinished { dir: self.dir.join(format!("{bundle}.{number}.new")) };
         let (cache, dir) = (Arc::clone(self), unfinished.dir.clone());
-        let build = disk::work(move || cache.begin(&manifest, &listed, &dir)).await?;
+        let owner = bundle.owner;
+        let build = disk::work(move || cache.begin(&manifest, &listed, &dir, owner)).await?;
         tracing::debug!(bundle = %bundle, bytes = build.bytes(), "a bundle is being fetched");
         let build = fetch::fetch(bulk, build).await?;
         let (cache, id) = (Arc::clone(self), bundle.clone());
@@ -183,7 +219,7 @@ impl Cache {
     }
 
     /// Say that a bundle is wanted; false if it is not here, or not to be trusted.
-    fn touch(&self, bundle: &BundleId) -> io::Result<bool> {
+    fn touch(&self, bundle: &Key) -> io::Result<bool> {
         let entry = self.entry(bundle);
         match File::open(entry.join(STAMP)) {
             Ok(file) => {
@@ -206,26 +242,32 @@ impl Cache {
     }
 
     /// Make all of a tree that is here already, in a new directory.
-    fn begin(&self, manifest: &Manifest, listed: &[u8], dir: &Path) -> Result<Build, Error> {
+    fn begin(
+        &self,
+        manifest: &Manifest,
+        listed: &[u8],
+        dir: &Path,
+        owner: Option<Owner>,
+    ) -> Result<Build, Error> {
         let layout = Layout::new(listing::decode(listed)?, layout::content(manifest)?)?;
         let tree = dir.join(TREE);
         disk::make_dir(dir)?;
         disk::make_dir(&tree)?;
-        let base = self.base(layout.chunks());
+        let base = self.base(layout.chunks(), owner);
         // Its files are held by the pin until they have further names.
         let base_of = base.as_ref().map(|(tree, layout)| (tree.path(), layout));
         let base = base_of.as_ref().map(|(tree, layout)| Base { tree, layout });
         Ok(Build::begin(layout, &tree, base)?)
     }
 
-    /// The tree to begin with: of those used last, the one that has most of these chunks.
-    fn base(&self, chunks: &[Piece]) -> Option<(Tree, Layout)> {
+    /// The tree to begin with: of those used last, the one that has most of these chunks. Files that trees share have one owner.
+    fn base(&self, chunks: &[Piece], owner: Option<Owner>) -> Option<(Tree, Layout)> {
         let wanted: HashSet<&Piece> = chunks.iter().collect();
         let shared = |index: &index::Index| -> u64 {
             let known = index.chunks.iter().filter(|chunk| wanted.contains(chunk));
             known.map(|chunk| u64::from(chunk.bytes)).sum()
         };
-        let recent = self.recent().ok()?.into_iter().take(BASES);
+        let recent = self.recent().ok()?.into_iter().filter(|kept| kept.id.owner == owner).take(BASES);
         let best = recent
             .filter_map(|kept| {
                 let pin = self.pin(&kept.id);
@@ -240,8 +282,11 @@ impl Cache {
     }
 
     /// Give a tree that is whole its name.
-    fn keep(&self, bundle: &BundleId, unfinished: Unfinished, build: Build) -> Result<(), Error> {
+    fn keep(&self, bundle: &Key, unfinished: Unfinished, build: Build) -> Result<(), Error> {
         let layout = build.finish()?;
+        if let Some(owner) = bundle.owner {
+            owner.give(&unfinished.dir.join(TREE))?;
+        }
         index::write(&unfinished.dir, &self.boot, &layout)?;
         disk::write(&unfinished.dir.join(STAMP), layout.bytes().to_string().as_bytes())?;
         let entry = self.entry(bundle);
@@ -266,7 +311,7 @@ impl Cache {
     fn recent(&self) -> io::Result<Vec<Kept>> {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
-            let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<BundleId>().ok()) else {
+            let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<Key>().ok()) else {
                 continue;
             };
             let stamp = self.entry(&id).join(STAMP);
@@ -314,7 +359,7 @@ impl Cache {
         Ok(())
     }
 
-    fn pin(&self, bundle: &BundleId) -> Arc<OnceCell<()>> {
+    fn pin(&self, bundle: &Key) -> Arc<OnceCell<()>> {
         let mut in_use = self.lock();
         in_use.retain(|_, pin| Arc::strong_count(pin) > 1);
         Arc::clone(in_use.entry(bundle.clone()).or_default())
@@ -322,7 +367,7 @@ impl Cache {
 
     /// Take a bundle's name away, unless someone needs it, and give the name under which it can be removed. The map
     /// stays locked meanwhile, so that nobody begins to use what is going.
-    fn retire(&self, bundle: &BundleId) -> io::Result<Option<PathBuf>> {
+    fn retire(&self, bundle: &Key) -> io::Result<Option<PathBuf>> {
         let in_use = self.lock();
         if in_use.get(bundle).is_some_and(|pin| Arc::strong_count(pin) > 1) {
             return Ok(None);
@@ -338,11 +383,11 @@ impl Cache {
         Ok(Some(going))
     }
 
-    fn entry(&self, bundle: &BundleId) -> PathBuf {
-        self.dir.join(bundle.as_str())
+    fn entry(&self, bundle: &Key) -> PathBuf {
+        self.dir.join(bundle.to_string())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<BundleId, Arc<OnceCell<()>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<OnceCell<()>>>> {
         // The map is right after every single step.
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -353,7 +398,7 @@ impl Cache {
 struct Kept {
     used_at: SystemTime,
     bytes: u64,
-    id: BundleId,
+    id: Key,
 }
 
 /// A bundle on its way into the cache; what is left of it goes when the try is over, however it ended.

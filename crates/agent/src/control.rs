@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use muster_link::control::{Received, receive, send};
-use muster_link::message::{Hello, Keep, ToAgent, ToServer};
+use muster_link::message::{Hello, Keep, ToAgent, ToServer, Volume};
 use muster_link::session::{self, Opener, Side, Stream};
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf, split};
 use tokio::sync::{mpsc, oneshot};
@@ -28,9 +28,10 @@ pub(crate) enum Event {
         hello: oneshot::Sender<Box<Hello>>,
         outbound: mpsc::Sender<ToServer>,
     },
-    /// The server has accepted this agent, and says how much the node may keep.
+    /// The server has accepted this agent, and says how much the node may keep, and what tasks are to have.
     Welcomed {
         keep: Keep,
+        volumes: Vec<Volume>,
     },
     Message(Box<ToAgent>),
     /// The server said something that only newer agents know.
@@ -86,10 +87,10 @@ async fn converse(opener: &Opener, events: &mpsc::Sender<Event>, welcomed: &mut 
     send(&mut writer, &ToServer::Hello(hello)).await?;
     writer.flush().await?;
     match receive::<ToAgent>(&mut reader).await? {
-        Some(Received::Message(ToAgent::Welcome { protocol, keep })) => {
+        Some(Received::Message(ToAgent::Welcome { protocol, keep, volumes })) => {
             tracing::info!(protocol, "the server has welcomed this agent");
             *welcomed = true;
-            hand_on(events, Event::Welcomed { keep }).await?;
+            hand_on(events, Event::Welcomed { keep, volumes }).await?;
         }
         _ => {
             return Err(io::Error::new(
@@ -177,7 +178,12 @@ mod tests {
             let (reader, mut writer) = split(incoming.next().await.unwrap());
             let mut reader = BufReader::new(reader);
             assert!(matches!(receive(&mut reader).await, Ok(Some(Received::Message(ToServer::Hello(_))))));
-            send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL, keep: Keep::default() }).await.unwrap();
+            send(
+                &mut writer,
+                &ToAgent::Welcome { protocol: PROTOCOL, keep: Keep::default(), volumes: Vec::new() },
+            )
+            .await
+            .unwrap();
             writer.flush().await.unwrap();
             while let Ok(Some(Received::Message(ToServer::Ping))) = receive(&mut reader).await {
                 heard.set(heard.get() + 1);

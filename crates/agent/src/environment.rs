@@ -18,6 +18,7 @@ pub(crate) fn complete(
     output: &Path,
     previous_output: Option<&Path>,
     devices: Vec<(String, String)>,
+    account: Option<Account>,
 ) -> BTreeMap<String, String> {
     env.extend(devices);
     // The task's processes are found by it when nothing else holds them together.
@@ -31,7 +32,7 @@ pub(crate) fn complete(
     // Python writes to a pipe in large blocks otherwise, and people wait for their first line.
     env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
     env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
-    let account = account();
+    let account = account.unwrap_or_else(self::account);
     for (name, value) in [("USER", &account.name), ("LOGNAME", &account.name), ("HOME", &account.home)] {
         env.entry(name.into()).or_insert_with(|| value.clone());
     }
@@ -118,6 +119,7 @@ mod tests {
             Path::new("/o"),
             Some(Path::new("/p")),
             vec![("CUDA_VISIBLE_DEVICES".into(), String::new())],
+            None,
         );
         for (name, value) in [
             ("HOME", "/h"),
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn an_empty_environment_becomes_one_that_programs_can_live_in() {
         let inherited = map(&[("MUSTER_PREVIOUS_OUTPUT_DIR", "/of/another/job")]);
-        let env = complete(inherited, "t", Path::new("/o"), None, Vec::new());
+        let env = complete(inherited, "t", Path::new("/o"), None, Vec::new(), None);
         assert!(!env.contains_key("MUSTER_PREVIOUS_OUTPUT_DIR"));
         assert_eq!(env["PYTHONUNBUFFERED"], "1");
         assert!(env["PATH"].contains("/usr/bin") && !env["HOME"].is_empty());

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use muster_model::TaskId;
 use rustix::fs::{Mode, OFlags, fstatfs};
 
+use crate::account::{self, Person};
 use crate::bundle::Cache;
 use crate::overlay;
+use crate::prepare::directory;
 use crate::record::TaskDir;
 use crate::supervisor::{STARTED, Started, read};
 use crate::tree::Process;
@@ -27,6 +29,15 @@ pub(crate) struct Files {
     pub(crate) work: Directory,
     /// Where it leaves results.
     pub(crate) output: Directory,
+    /// With whose rights they are read; the agent's own, if absent.
+    reader: Option<Person>,
+}
+
+impl Files {
+    /// Read them. What is in them is whatever the task has made.
+    pub(crate) fn read<T>(&self, read: impl FnOnce() -> T) -> io::Result<T> {
+        account::act_as(self.reader.as_ref(), read)
+    }
 }
 
 /// A directory that is open.
@@ -72,11 +83,14 @@ impl Reader {
 
 /// Opens the directories of a task that runs or is over, also one that was forgotten.
 fn open(dir: &TaskDir, cache: &Cache) -> io::Result<Files> {
-    let prepare = dir.contents()?.record.map(|record| record.prepare);
-    let in_place = prepare.as_ref().and_then(|prepare| prepare.in_place.as_ref().map(PathBuf::from));
-    let bundle = prepare.and_then(|prepare| prepare.bundle).filter(|_| dir.upper().is_dir());
+    let record = dir.contents()?.record;
+    let reader = record.as_ref().and_then(|record| record.account()).map(Person::of_known).transpose()?;
+    let in_place = record.as_ref().and_then(|record| record.prepare.in_place.as_ref());
+    let in_place = in_place.map(|path| PathBuf::from(directory(path, reader.as_ref())));
+    let bundle = record.and_then(|record| record.bundle()).filter(|_| dir.upper().is_dir());
     let work = match (in_place, bundle) {
-        (Some(path), _) => plain(&path)?,
+        // It may be anybody's directory, so whoever may not go there does not get there by us.
+        (Some(path), _) => account::act_as(reader.as_ref(), || plain(&path))??,
         (None, Some(bundle)) => match live(dir) {
             Some(directory) => directory,
             None => {
@@ -88,7 +102,7 @@ fn open(dir: &TaskDir, cache: &Cache) -> io::Result<Files> {
         },
         (None, None) => plain(&dir.work())?,
     };
-    Ok(Files { work, output: plain(&dir.output())? })
+    Ok(Files { work, output: plain(&dir.output())?, reader })
 }
 
 fn plain(path: &Path) -> io::Result<Directory> {
@@ -125,6 +139,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::bundle::Key;
     use crate::disk;
     use crate::record::{Ended, Record};
     use crate::supervisor::write;
@@ -134,14 +149,14 @@ mod tests {
         _home: TempDir,
         cache: Cache,
         dir: TaskDir,
-        bundle: BundleId,
+        bundle: Key,
     }
 
     /// A node with a bundle of three files and a task that may show it.
     fn node() -> Node {
         let home = tempfile::tempdir().unwrap();
         let cache = Cache::open(home.path().join("cache: a,b\\c"), "boot").unwrap();
-        let bundle = BundleId::from_digest(&"1".repeat(64)).unwrap();
+        let bundle = Key { id: BundleId::from_digest(&"1".repeat(64)).unwrap(), owner: None };
         let tree = cache.path(&bundle);
         fs::create_dir_all(tree.join("code")).unwrap();
         for name in ["stays", "goes", "code/module"] {
@@ -151,7 +166,7 @@ mod tests {
         let dir = TaskDir::new(home.path(), &task);
         let prepare = Prepare {
             task,
-            bundle: Some(bundle.clone()),
+            bundle: Some(bundle.id.clone()),
             previous: None,
             outputs: vec![],
             in_place: None,
@@ -160,6 +175,8 @@ mod tests {
             shared_port: None,
             devices: vec![],
             memory_bytes: None,
+            account: None,
+            volumes: vec![],
         };
         for made in [dir.path().to_owned(), dir.work(), dir.output()] {
             disk::make_dir(&made).unwrap();

@@ -4,6 +4,7 @@
 //! node: processes, directories, addresses and devices, and their truth on disk, from which everything in its memory
 //! can be rebuilt. A task belongs to its supervisor and not to the agent, so that the agent may die at any moment.
 
+mod account;
 mod address;
 mod bulk;
 mod bundle;
@@ -42,6 +43,7 @@ mod start;
 pub mod supervisor;
 pub mod task;
 pub mod tree;
+mod volume;
 mod watcher;
 mod words;
 

@@ -1,9 +1,11 @@
-//! The variables that somebody has who logs in to this machine: where their Python is, their modules, their proxies.
+//! What somebody has who logs in to this machine: where their Python is, their modules, their proxies; and, where a task runs
+//! under another account than the agent's, their umask and limits.
 //!
-//! Tasks have them where the machine is not the submitter's own. They are asked of the account's shell, since only that
-//! knows which files it reads. A shell that takes too long, or fails, leaves tasks with what every machine has.
+//! It is asked of the account's shell, since only that knows which files it reads, and of the machine's own way to become
+//! somebody (`runuser`, or `su`), since only that knows what else a login there is given. A shell that takes too long, or fails,
+//! leaves tasks with what every machine has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -13,6 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use crate::account::Person;
 use crate::environment::{DEFAULT_PATH, account};
 
 /// Start-up files that take longer hang.
@@ -21,11 +27,30 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_secs(5);
 /// More than any environment.
 const MOST: u64 = 4 << 20;
+/// A name that begins with a dash makes every shell one of a login. What it runs: words that mean the same to all shells.
+const SCRIPT: &str = "echo; umask; cat /proc/self/limits; echo; env -0";
 
-/// Asks the account's shell, and remembers for a moment what it said.
+/// What a login is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) umask: Option<u32>,
+    /// In the order of the kernel's own numbers.
+    pub(crate) limits: Vec<Limit>,
+}
+
+/// How much of something a process may have; none is without end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    pub soft: Option<u64>,
+    pub hard: Option<u64>,
+}
+
+/// Asks the accounts' shells, and remembers for a moment what they said.
 #[derive(Debug, Default)]
 pub(crate) struct Login {
-    known: Mutex<Option<(Instant, BTreeMap<String, String>)>>,
+    /// By account; none is the agent's own.
+    known: Mutex<HashMap<Option<String>, (Instant, Given)>>,
 }
 
 impl Login {
@@ -33,41 +58,66 @@ impl Login {
     pub(crate) fn ask_ahead(self: &Arc<Self>) {
         let this = Arc::clone(self);
         // Without a thread, it is asked when it is needed.
-        let _ = std::thread::Builder::new().name("login-ahead".into()).spawn(move || drop(this.variables()));
+        let _ = std::thread::Builder::new().name("login-ahead".into()).spawn(move || drop(this.given(None)));
     }
 
-    /// Its variables. Waits for the shell.
-    pub(crate) fn variables(&self) -> BTreeMap<String, String> {
+    /// What a login of this account is given; of the agent's own, if there is none. Waits for the shell.
+    pub(crate) fn given(&self, person: Option<&Person>) -> Given {
         // Whoever comes meanwhile waits here and has the same answer.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, variables)) = known.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return variables.clone();
+        known.retain(|_, (at, _)| at.elapsed() < FRESH);
+        let key = person.map(|person| person.account.name.clone());
+        if let Some((_, given)) = known.get(&key) {
+            return given.clone();
         }
         let shell = env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-        let variables = ask(&shell).unwrap_or_else(|error| {
-            tracing::warn!(shell = %Path::new(&shell).display(), error = %error, "tasks do without what a login sets");
-            BTreeMap::new()
+        let asked = match person {
+            Some(person) => ask_of(person),
+            None => ask(own_shell(&shell)),
+        };
+        let given = asked.unwrap_or_else(|error| {
+            let whose = key.as_deref().unwrap_or("its own");
+            tracing::warn!(account = whose, error = %error, "tasks do without what a login sets");
+            Given::default()
         });
-        *known = Some((Instant::now(), variables.clone()));
-        variables
+        known.insert(key, (Instant::now(), given.clone()));
+        given
     }
 }
 
-fn ask(shell: &OsString) -> io::Result<BTreeMap<String, String>> {
+fn own_shell(shell: &OsString) -> Command {
     let account = account();
     let mut name = OsString::from("-");
     name.push(Path::new(shell).file_name().unwrap_or_default());
-    // A name that begins with a dash makes every shell one of a login.
     let mut command = Command::new(shell);
-    command.arg0(name).args(["-c", "echo; env -0"]).env_clear().current_dir("/");
+    command.arg0(name).args(["-c", SCRIPT]).env_clear();
     command.env("HOME", &account.home).env("USER", &account.name).env("LOGNAME", &account.name);
-    command.env("SHELL", shell).env("PATH", DEFAULT_PATH);
+    command.env("SHELL", shell);
+    command
+}
+
+/// A machine has the one or the other, and both ask those who set limits.
+fn ask_of(person: &Person) -> io::Result<Given> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for program in ["runuser", "su"] {
+        let mut command = Command::new(program);
+        command.args(["-l", &person.account.name, "-c", SCRIPT]).env_clear();
+        match ask(command) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => last = error,
+            asked => return asked,
+        }
+    }
+    Err(last)
+}
+
+fn ask(mut command: Command) -> io::Result<Given> {
+    command.env("PATH", DEFAULT_PATH).current_dir("/");
     command.envs(env::vars_os().filter(|(name, _)| name == "LANG" || name == "TZ"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn()?;
     let said = listen(&mut child);
-    // It may have been reaped with the supervisors already.
-    let _ = child.kill();
+    // With whatever it has started. It may have been reaped with the supervisors already.
+    let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let _ = child.wait();
     read(&said?)
 }
@@ -85,19 +135,34 @@ fn listen(child: &mut Child) -> io::Result<Vec<u8>> {
     all.recv_timeout(DEADLINE).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-fn read(said: &[u8]) -> io::Result<BTreeMap<String, String>> {
+fn read(said: &[u8]) -> io::Result<Given> {
     let mut entries = said.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    // Before the first one is whatever the start-up files have said.
-    let first = entries.next().and_then(|text| text.rsplit_once('\n').map(|(_, entry)| entry.to_owned()));
-    let entries = first.into_iter().chain(entries.map(String::from));
+    // Before the first one are the limits, and before these whatever the start-up files have said.
+    let first = entries.next().unwrap_or_default().into_owned();
+    let (before, first) = first.rsplit_once('\n').unwrap_or_default();
+    let entries = std::iter::once(first.to_owned()).chain(entries.map(String::from));
     let variables: BTreeMap<_, _> = entries
         .filter_map(|entry| entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
         .filter(|(name, _)| is_wanted(name))
         .collect();
-    match variables.contains_key("PATH") {
-        true => Ok(variables),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it did not say its variables")),
+    if !variables.contains_key("PATH") {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it did not say its variables"));
     }
+    let mut lines = before.lines().rev().skip_while(|line| line.is_empty());
+    let mut limits: Vec<Limit> = lines.by_ref().map_while(limit).collect();
+    limits.reverse();
+    let umask = lines.next().and_then(|line| u32::from_str_radix(line.trim(), 8).ok());
+    Ok(Given { variables, umask, limits })
+}
+
+/// A line of `/proc/self/limits`; none for the one above them.
+fn limit(line: &str) -> Option<Limit> {
+    let amount = |word: &str| match word {
+        "unlimited" => Some(None),
+        number => number.parse().ok().map(Some),
+    };
+    let mut words = line.get(25..)?.split_whitespace();
+    Some(Limit { soft: amount(words.next()?)?, hard: amount(words.next()?)? })
 }
 
 /// Not what belongs to that shell alone, or is muster's to say.
@@ -117,7 +182,8 @@ mod tests {
                       MUSTER_X=1; export MUSTER_X\ntest \"$1\" = -c && exec sh -c \"$2\"\n";
         std::fs::write(&shell, script).unwrap();
         std::fs::set_permissions(&shell, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let variables = ask(&shell.into()).unwrap();
+        let given = ask(own_shell(&shell.into())).unwrap();
+        let variables = given.variables;
         assert!(variables["PATH"].starts_with("/opt/conda/bin:/usr/local/sbin"), "{variables:?}");
         assert_eq!(variables["TWO"], "a\nb");
         assert!(!variables.contains_key("MUSTER_X") && !variables.contains_key("PWD"), "{variables:?}");
@@ -125,7 +191,34 @@ mod tests {
 
     #[test]
     fn a_shell_that_says_nothing_is_no_shell() {
-        assert!(ask(&"/bin/true".into()).is_err());
-        assert!(ask(&"/no/shell".into()).is_err());
+        assert!(ask(own_shell(&"/bin/true".into())).is_err());
+        assert!(ask(own_shell(&"/no/shell".into())).is_err());
+    }
+
+    #[test]
+    fn a_login_of_another_account_says_its_limits() {
+        let nobody =
+            Person { shell: "/bin/sh".into(), ..crate::account::of(Some("nobody")).unwrap().unwrap() };
+        // Nobody has no shell, so that the machine does not let them in; what it would say is what root is told.
+        assert!(ask_of(&nobody).is_err());
+        let root = Person { account: account(), ..nobody };
+        let given = ask_of(&root).unwrap();
+        assert_eq!(given.limits.len(), 16, "{given:?}");
+        assert!(
+            given.limits[7].soft.is_some_and(|files| files > 0),
+            "the seventh is of open files: {given:?}"
+        );
+        assert!(given.umask.is_some() && given.variables["HOME"] == root.account.home, "{given:?}");
+    }
+
+    #[test]
+    fn limits_are_read_as_the_kernel_writes_them() {
+        let text = "welcome\n\n0027\nLimit                     Soft Limit           Hard Limit           Units     \n\
+                    Max cpu time              unlimited            unlimited            seconds   \n\
+                    Max file size             10                   unlimited            bytes     \n\nPATH=/bin\0";
+        let given = read(text.as_bytes()).unwrap();
+        assert_eq!(given.umask, Some(0o27));
+        assert_eq!(given.limits.len(), 2);
+        assert_eq!(given.limits[1], Limit { soft: Some(10), hard: None });
     }
 }

@@ -193,6 +193,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -290,9 +291,20 @@ mod tests {
             let place = network.place().unwrap().unwrap();
             (format!("{} {}", place.interface, place.ip), place.infiniband)
         };
+        // The kernel takes its time to say that an interface which was set up is running.
+        let becomes = |network: Network, wanted: (&str, Option<IpAddr>)| {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let is = |place: &(String, Option<IpAddr>)| (place.0.as_str(), place.1) == wanted;
+            while !network.place().is_ok_and(|it| it.is_some()) || !is(&place(network.clone())) {
+                assert!(Instant::now() < deadline, "{:?} and not {wanted:?}", network.place());
+                std::thread::yield_now();
+            }
+        };
         add("docker0", "172.17.0.1/16");
         add("eth0", "10.77.0.5/24");
+        becomes(Network::Host, ("eth0 10.77.0.5", None));
         add("eth1", "10.78.0.5/24");
+        becomes("eth1".parse().unwrap(), ("eth1 10.78.0.5", None));
         assert_eq!(place(Network::Host), ("eth0 10.77.0.5".into(), None));
         ip("route add default via 10.78.0.1");
         assert_eq!(place(Network::Host), ("eth1 10.78.0.5".into(), None));
@@ -300,7 +312,7 @@ mod tests {
         assert_eq!(place(Network::Host), ("eth1 10.78.0.5".into(), None), "it is down");
         ip("link set ib0 up");
         let infiniband = Some([10, 79, 0, 5].into());
-        assert_eq!(place(Network::Host), ("ib0 10.79.0.5".into(), infiniband));
+        becomes(Network::Host, ("ib0 10.79.0.5", infiniband));
         assert_eq!(place("eth0".parse().unwrap()), ("eth0 10.77.0.5".into(), infiniband));
         assert_eq!(Network::Loopback.place().unwrap(), None);
     }

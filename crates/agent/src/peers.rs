@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use muster_model::launch::Peers;
+use muster_model::node::Account;
 use muster_ssh::gang::{AGENT, Error, Gang};
 
 use crate::environment;
@@ -18,15 +19,30 @@ pub(crate) struct Way {
 }
 
 /// Makes it ready for the member with this rank; none if there is no such member.
-pub(crate) fn open(dir: &TaskDir, peers: &Peers, rank: u32) -> Result<Option<Way>, Error> {
+pub(crate) fn open(
+    dir: &TaskDir,
+    peers: &Peers,
+    rank: u32,
+    account: Option<&Account>,
+) -> Result<Option<Way>, Error> {
     let Some(own) = peers.members.get(rank as usize) else { return Ok(None) };
-    let gang = Gang::make(&dir.path().join("ssh"), peers, &environment::account().name)?;
+    let (name, owner) = known(account);
+    let gang = Gang::make(&dir.path().join("ssh"), peers, &name, owner)?;
     Ok(Some(Way { address: SocketAddr::new(own.ip, own.port), gang }))
 }
 
 /// Tells a task that runs who is there now. One whose peers do not come in has nothing to be told.
-pub(crate) fn renew(dir: &TaskDir, peers: &Peers) -> Result<(), Error> {
-    Gang::renew(&dir.path().join("ssh"), peers, &environment::account().name)
+pub(crate) fn renew(dir: &TaskDir, peers: &Peers, account: Option<&Account>) -> Result<(), Error> {
+    let (name, owner) = known(account);
+    Gang::renew(&dir.path().join("ssh"), peers, &name, owner)
+}
+
+/// What a member is called, and whose its files are where they are not the agent's.
+fn known(account: Option<&Account>) -> (String, Option<(u32, u32)>) {
+    match account {
+        Some(account) => (account.name.clone(), Some((account.uid, account.gid))),
+        None => (environment::account().name, None),
+    }
 }
 
 impl Way {

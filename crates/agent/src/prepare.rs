@@ -8,17 +8,17 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use muster_model::{AttemptId, BundleId, TaskId};
+use muster_model::{AttemptId, TaskId};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
-use crate::Overlays;
+use crate::account::{self, Person};
 use crate::bulk::Bulk;
-use crate::bundle::{self, Cache, Tree, copy_tree};
-use crate::disk;
+use crate::bundle::{self, Cache, Key, Tree, copy_tree};
 use crate::files::Reader;
 use crate::record::{Ended, Found, Record, TaskDir};
 use crate::task::{self, Waiting};
+use crate::{Overlays, disk, environment, volume};
 
 /// Why a task cannot be prepared. In words for the user, who sees them.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,10 @@ pub(crate) enum Error {
     NoDirectory { path: String },
     #[error("the directory `{path}` to run in is not an absolute path")]
     RelativeDirectory { path: String },
+    #[error(transparent)]
+    Account(#[from] account::Error),
+    #[error("volume `{name}`: {why}")]
+    Volume { name: String, why: String },
     #[error("its files cannot be made")]
     Disk(#[from] io::Error),
     #[error(transparent)]
@@ -41,6 +45,7 @@ impl Error {
         match self {
             Error::Disk(error) => disk::is_full(error),
             Error::Bundle(error) => error.is_full(),
+            Error::Account(_) | Error::Volume { .. } => false,
             Error::NoDirectory { .. } | Error::RelativeDirectory { .. } | Error::Abandoned => false,
         }
     }
@@ -49,8 +54,8 @@ impl Error {
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Prepared {
-    /// With the supervisor that will wait for it.
-    Ready(Coming),
+    /// With the supervisor that will wait for it, and all that is now known of it.
+    Ready(Coming, Box<Record>),
     /// The server has forgotten that this task is over.
     Over(Ended),
 }
@@ -79,53 +84,60 @@ pub(crate) async fn prepare(
     means: Means,
     cancel: CancellationToken,
 ) -> Result<Prepared, Error> {
-    let bundle = record.prepare.bundle.clone().filter(|_| record.prepare.in_place.is_none());
-    let task = record.prepare.task.clone();
     let at_hand = {
-        let (dir, bundle, means, cancel) = (dir.clone(), bundle.clone(), means.clone(), cancel.clone());
-        move || prepare_at_hand(&dir, &record, bundle.as_ref(), &means, &cancel)
+        let (dir, means, cancel) = (dir.clone(), means.clone(), cancel.clone());
+        move || prepare_at_hand(&dir, record, &means, &cancel)
     };
-    match (disk::work(at_hand).await?, bundle) {
-        (AtHand::Over(ended), _) => Ok(Prepared::Over(ended)),
-        (AtHand::Lacks(supervisor), Some(bundle)) => {
-            furnish(dir, task, bundle, means, cancel).await?;
-            Ok(Prepared::Ready(supervisor))
+    match disk::work(at_hand).await? {
+        AtHand::Over(ended) => Ok(Prepared::Over(ended)),
+        AtHand::Lacks(supervisor, record, bundle) => {
+            furnish(dir, record.prepare.task.clone(), bundle, means, cancel).await?;
+            Ok(Prepared::Ready(supervisor, record))
         }
-        (AtHand::Ready(supervisor) | AtHand::Lacks(supervisor), _) => Ok(Prepared::Ready(supervisor)),
+        AtHand::Ready(supervisor, record) => Ok(Prepared::Ready(supervisor, record)),
     }
 }
 
 enum AtHand {
-    Ready(Coming),
+    Ready(Coming, Box<Record>),
     /// Its code is not on this node.
-    Lacks(Coming),
+    Lacks(Coming, Box<Record>, Key),
     Over(Ended),
 }
 
 /// All that can be done without the network, at one go: each change of threads is time that a start takes longer.
 fn prepare_at_hand(
     dir: &TaskDir,
-    record: &Record,
-    bundle: Option<&BundleId>,
+    mut record: Record,
     means: &Means,
     cancel: &CancellationToken,
 ) -> Result<AtHand, Error> {
-    let files = match begin(dir, record, bundle.is_some())? {
+    let person = account::of(record.prepare.account.as_deref())?;
+    // Before it is written down: whose its files are must be known to whoever removes them.
+    if let (Some(address), Some(person)) = (&mut record.address, &person) {
+        address.account = Some(person.account.clone());
+    }
+    let bundle = record.bundle().filter(|_| record.prepare.in_place.is_none());
+    let files = match begin(dir, &record, bundle.is_some(), person.as_ref())? {
         Begun::Over(ended) => return Ok(AtHand::Over(ended)),
         Begun::Unfinished => bundle,
         Begun::Ready => None,
     };
+    for volume in &record.prepare.volumes {
+        let made = volume::make(volume, person.as_ref());
+        made.map_err(|why| Error::Volume { name: volume.name.clone(), why })?;
+    }
     let (exe, supervised) = (means.exe.clone(), dir.clone());
     // Only now, since what was asked for is on disk before any process is started for it. Nobody waits for it before the
     // launch.
     let supervisor = spawn_blocking(move || task::await_launch(&exe, supervised.path()).ok());
-    let Some(bundle) = files else { return Ok(AtHand::Ready(supervisor)) };
-    match means.cache.at_hand(bundle)? {
+    let Some(bundle) = files else { return Ok(AtHand::Ready(supervisor, Box::new(record))) };
+    match means.cache.at_hand(&bundle)? {
         Some(tree) => {
             show(dir, &record.prepare.task, &tree, means.overlays, cancel)?;
-            Ok(AtHand::Ready(supervisor))
+            Ok(AtHand::Ready(supervisor, Box::new(record)))
         }
-        None => Ok(AtHand::Lacks(supervisor)),
+        None => Ok(AtHand::Lacks(supervisor, Box::new(record), bundle)),
     }
 }
 
@@ -135,9 +147,10 @@ enum Begun {
     Over(Ended),
 }
 
-fn begin(dir: &TaskDir, record: &Record, has_bundle: bool) -> Result<Begun, Error> {
+fn begin(dir: &TaskDir, record: &Record, has_bundle: bool, person: Option<&Person>) -> Result<Begun, Error> {
     if let Some(path) = &record.prepare.in_place {
-        check_in_place(path)?;
+        let path = directory(path, person);
+        account::act_as(person, || check_in_place(&path))??;
     }
     disk::make_dir(dir.path())?;
     match dir.read()? {
@@ -172,6 +185,15 @@ fn take_over(dir: &TaskDir, task: &TaskId) -> io::Result<()> {
     }
 }
 
+/// A directory of the node that a task runs in: `~` is the home of whom it runs as.
+pub(crate) fn directory(path: &str, person: Option<&Person>) -> String {
+    match (path, person) {
+        ("~", Some(person)) => person.account.home.clone(),
+        ("~", None) => environment::account().home,
+        (path, _) => path.to_owned(),
+    }
+}
+
 fn check_in_place(path: &str) -> Result<(), Error> {
     if !Path::new(path).is_absolute() {
         return Err(Error::RelativeDirectory { path: path.to_owned() });
@@ -189,7 +211,7 @@ fn check_in_place(path: &str) -> Result<(), Error> {
 async fn furnish(
     dir: TaskDir,
     task: TaskId,
-    bundle: BundleId,
+    bundle: Key,
     means: Means,
     cancel: CancellationToken,
 ) -> Result<(), Error> {

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use crate::account::Owner;
 use crate::disk;
 use crate::record::TaskDir;
 use crate::slurm::TASK_DIR;
@@ -35,7 +36,7 @@ pub(crate) fn make(dir: &TaskDir, names: &[String], exe: &Path) -> io::Result<()
 }
 
 /// Tells the task where they are.
-pub(crate) fn tell(dir: &TaskDir, env: &mut BTreeMap<String, String>) {
+pub(crate) fn tell(dir: &TaskDir, env: &mut BTreeMap<String, String>, owner: Option<Owner>) {
     let own = dir.path().display().to_string();
     let path = env.get("PATH").map_or_else(String::new, |path| format!(":{path}"));
     let path = format!("{}{path}", bin(dir).display());
@@ -43,11 +44,16 @@ pub(crate) fn tell(dir: &TaskDir, env: &mut BTreeMap<String, String>) {
     let again = restore(&front.join(":"), env.get("BASH_ENV").map_or("", String::as_str));
     let file = dir.path().join("bash_env");
     // Without it, only login shells lose something.
-    if disk::write(&file, again.as_bytes()).is_ok() {
+    if write(&file, again.as_bytes(), owner).is_ok() {
         env.insert("BASH_ENV".into(), file.display().to_string());
     }
     env.insert("PATH".into(), path);
     env.insert(TASK_DIR.into(), own);
+}
+
+fn write(file: &Path, text: &[u8], owner: Option<Owner>) -> io::Result<()> {
+    disk::write(file, text)?;
+    owner.map_or(Ok(()), |owner| owner.give_alone(file))
 }
 
 /// Lines for a shell, which put these folders first unless they are there. What the user wanted read is read.

@@ -15,10 +15,13 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use muster_link::log::SegmentDir;
 use muster_link::message::Prepare;
+use muster_model::node::Account;
 use muster_model::task::{Address, Outputs, TaskEnd};
-use muster_model::{BundleId, JobId, TaskId};
+use muster_model::{JobId, TaskId};
 use serde::{Deserialize, Serialize};
 
+use crate::account::Owner;
+use crate::bundle::Key;
 use crate::supervisor::LAUNCH;
 use crate::{disk, secret};
 
@@ -84,6 +87,17 @@ pub(crate) enum Found {
 impl Record {
     pub(crate) fn new(prepare: Prepare, address: Option<Address>) -> Record {
         Record { format: FORMAT, prepare, address }
+    }
+
+    /// The account that the task runs under, where that is not the agent's own: known once it was looked up.
+    pub(crate) fn account(&self) -> Option<&Account> {
+        self.address.as_ref()?.account.as_ref()
+    }
+
+    /// The bundle to unpack, and for whom.
+    pub(crate) fn bundle(&self) -> Option<Key> {
+        let owner = self.account().map(|account| Owner { uid: account.uid, gid: account.gid });
+        self.prepare.bundle.clone().map(|id| Key { id, owner })
     }
 }
 
@@ -211,8 +225,8 @@ impl TaskDir {
     }
 
     /// The bundle that its working directory may show.
-    pub(crate) fn bundle(&self) -> Option<BundleId> {
-        self.contents().ok()?.record?.prepare.bundle
+    pub(crate) fn bundle(&self) -> Option<Key> {
+        self.contents().ok()?.record?.bundle()
     }
 
     /// Whether there is a record, so that reading is worth while: a node may have ten thousand forgotten tasks.
@@ -334,6 +348,8 @@ mod tests {
             shared_port: None,
             devices: vec![],
             memory_bytes: None,
+            account: None,
+            volumes: vec![],
         };
         Record::new(prepare, Some(Address::new([127, 64, 0, 1], vec![20_000])))
     }

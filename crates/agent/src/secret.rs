@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use muster_link::message::GivenSecret;
 use rustix::fs::{FsWord, statfs};
 
+use crate::account::Person;
 use crate::disk;
 use crate::identity::random_name;
 
@@ -35,7 +36,7 @@ pub(crate) fn files(dir: &Path) -> PathBuf {
 }
 
 /// Lay out what a task is given. What an earlier try has left goes first.
-pub(crate) fn make(dir: &Path, given: &[GivenSecret]) -> io::Result<()> {
+pub(crate) fn make(dir: &Path, given: &[GivenSecret], person: Option<&Person>) -> io::Result<()> {
     remove(dir)?;
     if given.is_empty() {
         return Ok(());
@@ -61,7 +62,11 @@ pub(crate) fn make(dir: &Path, given: &[GivenSecret]) -> io::Result<()> {
             write(&files(dir).join(name), 0o400, &secret.value.0)?;
         }
     }
-    write(&dir.join(SECRETS).join(VARIABLES), 0o600, &serde_json::to_vec(&variables)?)
+    write(&dir.join(SECRETS).join(VARIABLES), 0o600, &serde_json::to_vec(&variables)?)?;
+    match person {
+        Some(person) => person.owner().give(&fs::canonicalize(dir.join(SECRETS))?),
+        None => Ok(()),
+    }
 }
 
 /// Take the variables, once: from then on they are in memory alone.
@@ -140,7 +145,7 @@ mod tests {
     fn what_is_laid_out_is_taken_once_and_then_gone() {
         let dir = dir();
         let all = [given(Some("TOKEN"), None, b"hunter2"), given(None, Some("key.bin"), &[0, 255])];
-        make(dir.path(), &all).unwrap();
+        make(dir.path(), &all, None).unwrap();
         let file = files(dir.path()).join("key.bin");
         assert_eq!(fs::read(&file).unwrap(), [0, 255]);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o400);
@@ -150,7 +155,7 @@ mod tests {
         assert_eq!(taken, BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]));
         assert_eq!(take(dir.path()).unwrap_err().kind(), ErrorKind::NotFound);
         // Made anew, the place before it goes.
-        make(dir.path(), &all[..1]).unwrap();
+        make(dir.path(), &all[..1], None).unwrap();
         assert!(!place.exists() && !file.exists());
         let place = fs::canonicalize(dir.path().join(SECRETS)).unwrap();
         remove(dir.path()).unwrap();
@@ -161,7 +166,7 @@ mod tests {
     #[test]
     fn nothing_else_is_written_or_removed() {
         let dir = dir();
-        assert!(make(dir.path(), &[given(None, Some("../x"), b"")]).is_err());
+        assert!(make(dir.path(), &[given(None, Some("../x"), b"")], None).is_err());
         remove(dir.path()).unwrap();
         let other = dir.path().join("other");
         fs::create_dir(&other).unwrap();

@@ -14,6 +14,7 @@ mod table;
 mod tenure;
 #[cfg(test)]
 mod tests;
+mod volumes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
@@ -50,6 +51,7 @@ use life::Outcome;
 use sampling::{Sampled, Sampling};
 use table::Table;
 use tenure::Tenancy;
+use volumes::Volumes;
 
 /// Answers about tasks that are not known here. More wait with the server, whose next message is not read before.
 const MAX_ANSWERS: usize = 64;
@@ -86,6 +88,7 @@ pub(crate) struct Service {
     link: mpsc::Receiver<control::Event>,
     outbound: Option<mpsc::Sender<ToServer>>,
     answers: VecDeque<ToServer>,
+    volumes: Volumes,
     files: Watcher<Place>,
     logs: Watcher<TaskId>,
     logs_not_before: Instant,
@@ -135,6 +138,10 @@ enum Event {
     Introduced {
         task: TaskId,
     },
+    /// Which volumes cannot be had here.
+    Volumes(BTreeMap<String, String>),
+    /// Something was mounted, or unmounted.
+    Mounted,
     /// The files of a job were removed, and perhaps a bundle is no longer needed.
     Discarded,
     /// What is old was removed.
@@ -203,6 +210,7 @@ impl Service {
             link,
             outbound: None,
             answers: VecDeque::new(),
+            volumes: Volumes::default(),
             files: Watcher::new(),
             logs: Watcher::new(),
             logs_not_before: Instant::now(),
@@ -279,6 +287,8 @@ impl Service {
             Event::Logs(changes) => self.on_logs(changes),
             Event::ChildEnded => start::reap(),
             Event::Introduced { task } => self.on_introduced(task),
+            Event::Volumes(lacks) => self.on_volumes(lacks),
+            Event::Mounted => self.on_mounted(),
             Event::Discarded => self.collect(false),
             Event::Nothing => {}
             Event::Quiet => {
@@ -314,6 +324,9 @@ impl Service {
         let Some(task) = self.tasks.change(id) else { return };
         task.pipes = report.pipes;
         task.coming = report.coming;
+        if let Some(record) = report.record {
+            task.record = *record;
+        }
         task.failures = if report.outcome == Outcome::Failed { task.failures + 1 } else { 0 };
         if let Some(supervisor) = report.supervisor {
             self.await_supervisor(id, supervisor);

@@ -5,8 +5,10 @@
 //! last process. Where it may not, variables and the words of the command are made to name the places where they lie.
 //! Each path is decided for itself: one that cannot be shown does not hide the others.
 
+mod cover;
 mod mount;
 
+pub(crate) use cover::{cover, is_closed};
 pub(crate) use mount::remove_points;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +17,14 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use muster_link::message;
+use muster_link::message::{self, GivenVolume};
 use muster_model::launch::{Host, LaunchFile, Work};
 use muster_model::node::Account;
 use serde::{Deserialize, Serialize};
 
-use crate::disk;
+use crate::account::Person;
 use crate::supervisor::Launch;
+use crate::{disk, environment, volume};
 
 const HOSTS: &str = "/etc/hosts";
 /// Variables that a shell has of its own.
@@ -43,8 +46,14 @@ pub struct Stage {
     /// Files with all of the task's variables.
     environment: Vec<String>,
     hosts: Vec<Host>,
+    /// Directories of the node that are seen elsewhere, by the paths where they are. The task does not start without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    volumes: BTreeMap<String, PathBuf>,
     /// Whose home directory is not to be hidden.
     account: Account,
+    /// Whom the task runs as, where that is not the supervisor's own account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    person: Option<Person>,
 }
 
 /// Whether files can be shown at their real paths here: by trying, in a thread whose mounts are its own.
@@ -57,25 +66,39 @@ impl Stage {
     pub(crate) fn make(
         root: &Path,
         launch: &message::Launch,
-        account: impl FnOnce() -> Account,
+        volumes: &[GivenVolume],
+        person: Option<&Person>,
     ) -> io::Result<Option<Stage>> {
         let around = &launch.surroundings;
-        if launch.files.is_empty() && launch.paths.is_empty() && *around == Default::default() {
+        let volumes: BTreeMap<_, _> = volumes
+            .iter()
+            .map(|volume| (volume.path.clone(), volume::directory(volume)))
+            .filter(|(path, directory)| Path::new(path) != directory)
+            .collect();
+        let has_nothing = launch.files.is_empty() && launch.paths.is_empty() && volumes.is_empty();
+        if has_nothing && *around == Default::default() {
             return Ok(None);
         }
         // Paths that lead elsewhere would be written elsewhere.
         let all = launch.files.iter().map(|file| &file.path);
         let all = all.chain(&around.directories).chain(&around.workdir).chain(&around.environment);
+        let all = all.chain(volumes.keys());
         all.into_iter().try_for_each(|path| check(path))?;
         disk::make_dir(root)?;
         for LaunchFile { path, content, executable } in &launch.files {
             write(&below(root, path), content.as_bytes(), if *executable { 0o700 } else { 0o600 })?;
         }
-        for path in &around.directories {
+        // The last two are mounted on.
+        for path in around.directories.iter().chain(&around.workdir).chain(volumes.keys()) {
             fs::create_dir_all(below(root, path))?;
         }
         for path in &around.environment {
             write(&below(root, path), b"", 0o600)?;
+        }
+        if let Some(person) = person {
+            person.owner().give(root)?;
+            // It may come to stand for a directory that everybody enters, such as the root.
+            fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
         }
         let files = launch.files.iter().map(|file| file.path.clone());
         Ok(Some(Stage {
@@ -87,7 +110,10 @@ impl Stage {
             front: around.front.clone(),
             environment: around.environment.clone(),
             hosts: around.hosts.clone(),
-            account: account(),
+            volumes,
+            // Only who has files around it asks whose home they may be in.
+            account: person.map_or_else(environment::account, |person| person.account.clone()),
+            person: person.cloned(),
         }))
     }
 
@@ -98,10 +124,18 @@ impl Stage {
             Ok(()) => mount::show(self, &launch.cwd, isolated),
             Err(error) => Err(error),
         };
+        if let Err(error) = &shown
+            && let Some(path) = self.volumes.keys().next()
+        {
+            return Err(io::Error::new(error.kind(), format!("{path} cannot be mounted: {error}")));
+        }
         let shown = shown.unwrap_or_else(|error| {
             crate::supervisor::complain("cannot mount, so files lie below the task's directory", &error);
             BTreeSet::new()
         });
+        if let Some(path) = self.volumes.keys().find(|path| !shown.contains(*path)) {
+            return Err(io::Error::other(format!("{path} cannot be mounted, as supervisor.log tells")));
+        }
         for path in self.workdir.iter().filter(|path| !shown.contains(*path)) {
             let place = below(&self.root, path);
             let _ = fs::remove_dir(&place);

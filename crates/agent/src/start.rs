@@ -1,8 +1,10 @@
 //! Giving a task to a supervisor, and waiting for that supervisor's end.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,9 +14,11 @@ use muster_model::node::Device;
 use rustix::process::{Pid, WaitOptions, wait};
 use tokio::io::Interest;
 
+use crate::account::{self, Person};
 use crate::bundle::Cache;
 use crate::login::Login;
 use crate::peers::Way;
+use crate::prepare::directory;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
 use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
@@ -23,11 +27,17 @@ use crate::tree::{self, Preference, Tree, Unavailable};
 use crate::{device, disk, environment, peers, programs, secret};
 use muster_link::descriptor::register;
 
+/// Where it keeps its sessions, and where its steps say what they have.
+const SESSIONS: &str = "sessions";
+const STEPS: &str = "steps";
+
 /// Why a task cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
     Tree(#[from] Unavailable),
+    #[error(transparent)]
+    Account(#[from] account::Error),
     #[error("the files around it cannot be made")]
     Stage(#[source] io::Error),
     #[error("it cannot be started")]
@@ -48,7 +58,8 @@ impl Error {
                 disk::is_full(source)
             }
             Error::Peers(muster_ssh::gang::Error::Io(source)) => disk::is_full(source),
-            Error::Start(_) | Error::Tree(_) | Error::Peers(_) | Error::Withheld(_) => false,
+            Error::Start(_) | Error::Tree(_) | Error::Peers(_) => false,
+            Error::Account(_) | Error::Withheld(_) => false,
         }
     }
 }
@@ -60,7 +71,10 @@ pub(crate) struct Means {
     pub(crate) tree: Preference,
     pub(crate) devices: Vec<Device>,
     pub(crate) cache: Arc<Cache>,
+    /// Where tasks have the variables of a login.
     pub(crate) login: Option<Arc<Login>>,
+    /// What logins of other accounts are given.
+    pub(crate) accounts: Arc<Login>,
     /// The variables of a place that is lent.
     pub(crate) lent: Option<Arc<BTreeMap<String, String>>>,
 }
@@ -83,23 +97,31 @@ pub(crate) fn start(
     if let Some(why) = &launch.withheld {
         return Err(Error::Withheld(why.clone()));
     }
-    // Only who has files around it asks whose home they may be in.
-    let stage = Stage::make(&dir.contract(), launch, environment::account).map_err(Error::Stage)?;
+    // A task that runs has its own files already, and nothing is to be written where it may have put a link.
+    if !matches!(task::observe(dir.path())?, Observation::NotStarted) {
+        return Ok((None, None));
+    }
+    let person = account::of(record.prepare.account.as_deref())?;
+    let stage = Stage::make(&dir.contract(), launch, &record.prepare.volumes, person.as_ref());
+    let stage = stage.map_err(Error::Stage)?;
     let way = match &launch.peers {
-        Some(gang) => peers::open(dir, gang, record.prepare.task.rank)?,
+        Some(gang) => {
+            peers::open(dir, gang, record.prepare.task.rank, person.as_ref().map(|it| &it.account))?
+        }
         None => None,
     };
     programs::make(dir, &launch.surroundings.programs, &means.exe).map_err(Error::Stage)?;
+    if let Some(person) = &person {
+        make_over(dir, person).map_err(Error::Stage)?;
+    }
     // Whoever lends the place limits its memory.
     let tree = match &means.lent {
         Some(_) => Tree::prepare_within(&id, means.tree)?,
         None => Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?,
     };
-    // A task that runs has its own already, and they are not to be taken from under it.
-    if let Ok(Observation::NotStarted) = task::observe(dir.path()) {
-        secret::make(dir.path(), &launch.secrets).map_err(Error::Secrets)?;
-    }
-    let launch = supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone()) };
+    secret::make(dir.path(), &launch.secrets, person.as_ref()).map_err(Error::Secrets)?;
+    let launch =
+        supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone(), person) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
             let supervisor = tree::Process::of(Pid::from_child(&spawned.child)).ok();
@@ -135,35 +157,41 @@ fn launch_of(
     means: &Means,
     way: Option<Way>,
     tree: Tree,
+    person: Option<Person>,
 ) -> supervisor::Launch {
     let prepare = &record.prepare;
     let id = prepare.task.to_string();
     let visible = device::visible(&means.devices, &prepare.devices);
     let setup = launch.setup.iter().map(|argv| Step { kind: StepKind::Setup, argv: argv.clone() });
-    let overlay = prepare.bundle.as_ref().filter(|_| dir.upper().is_dir());
+    let overlay = record.bundle().filter(|_| dir.upper().is_dir());
     let overlay = overlay.map(|bundle| Overlay {
-        lower: means.cache.path(bundle),
+        lower: means.cache.path(&bundle),
         upper: dir.upper(),
         scratch: dir.scratch(),
     });
     let previous = prepare.previous.as_ref().map(|task| dir.of_other(task).output());
     let previous = previous.filter(|output| output.is_dir());
-    let (argv, own_env, work) = command_of(dir, launch, means);
+    let (argv, own_env, work) = command_of(dir, launch);
     let command = Step { kind: StepKind::Command, argv };
     let mut env = launch.env.clone();
     env.extend(own_env);
-    for (name, value) in means.login.iter().flat_map(|login| login.variables()) {
+    // Where it runs as somebody else, that is who has logged in.
+    let login = person.is_some().then_some(&means.accounts).or(means.login.as_ref());
+    let given = login.map(|login| login.given(person.as_ref())).unwrap_or_default();
+    for (name, value) in given.variables {
         env.entry(name).or_insert(value);
     }
     if let Some(lent) = &means.lent {
         environment::lend(&mut env, lent);
     }
-    let mut env = environment::complete(env, &id, &dir.output(), previous.as_deref(), visible);
+    let account = person.as_ref().map(|person| person.account.clone());
+    let mut env = environment::complete(env, &id, &dir.output(), previous.as_deref(), visible, account);
     let gang = way.map(|way| {
         way.tell(&mut env);
         way.address
     });
-    let cwd = prepare.in_place.as_ref().map_or_else(|| dir.work(), PathBuf::from);
+    let in_place = prepare.in_place.as_deref().map(|path| directory(path, person.as_ref()));
+    let cwd = in_place.map_or_else(|| dir.work(), PathBuf::from);
     for name in &launch.surroundings.workdir_in {
         env.insert(name.clone(), cwd.display().to_string());
     }
@@ -173,7 +201,7 @@ fn launch_of(
         env.insert(secret::VARIABLE.into(), secret::files(dir.path()).display().to_string());
     }
     if !launch.surroundings.programs.is_empty() {
-        programs::tell(dir, &mut env);
+        programs::tell(dir, &mut env, person.as_ref().map(Person::owner));
     }
     supervisor::Launch {
         format: FORMAT,
@@ -187,26 +215,46 @@ fn launch_of(
         work,
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,
-        umask: None,
+        // What the agent may have, its own tasks may.
+        umask: given.umask.filter(|_| person.is_some()),
+        limits: if person.is_some() { given.limits } else { Vec::new() },
+        seen: if person.is_some() { seen(dir, means, previous, record) } else { Vec::new() },
+        person,
         task: id,
         tree,
     }
 }
 
+/// What a task of somebody else's uses of what may lie where only root can look.
+fn seen(dir: &TaskDir, means: &Means, previous: Option<PathBuf>, record: &Record) -> Vec<PathBuf> {
+    let exe = fs::canonicalize(&means.exe).ok();
+    let volumes = record.prepare.volumes.iter().map(|volume| PathBuf::from(&volume.path));
+    [dir.path().to_owned()].into_iter().chain(exe).chain(previous).chain(volumes).collect()
+}
+
+/// Give the task's own directories to whom it runs as. The directory that they are in stays ours: what is said of the task
+/// is written there.
+fn make_over(dir: &TaskDir, person: &Person) -> io::Result<()> {
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
+    for name in [SESSIONS, STEPS] {
+        disk::make_dir(&dir.path().join(name))?;
+    }
+    let own = [dir.work(), dir.upper(), dir.output(), dir.path().join(SESSIONS), dir.path().join(STEPS)];
+    let own = own.iter().filter(|path| path.is_dir());
+    own.into_iter().try_for_each(|path| person.owner().give_alone(path))
+}
+
 /// The words of a task's command, the variables that are its only process's own, and what the command is to start by
 /// itself. One process in the task's own directory is the command; for all else there is a program that starts it.
-fn command_of(
-    dir: &TaskDir,
-    launch: &Launch,
-    means: &Means,
-) -> (Vec<String>, BTreeMap<String, String>, Option<Work>) {
+fn command_of(dir: &TaskDir, launch: &Launch) -> (Vec<String>, BTreeMap<String, String>, Option<Work>) {
     match &launch.work {
         Work::Run(processes) if let [Process { argv, env, dir: None }] = &processes[..] => {
             (argv.clone(), env.clone(), None)
         }
         work => {
             let file = dir.path().join(PROCESSES);
-            let words = [means.exe.as_path(), Path::new("processes"), &file];
+            // Whoever starts it is this same binary, wherever its file is.
+            let words = [Path::new("/proc/self/exe"), Path::new("processes"), &file];
             let argv = words.iter().map(|word| word.display().to_string()).collect();
             (argv, BTreeMap::new(), Some(work.clone()))
         }

@@ -39,7 +39,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use muster_link::log::SegmentDir;
 
+use crate::account::Person;
 use crate::bundle::copy_tree;
+use crate::overlay::isolate;
+use crate::stage::cover;
 use crate::{disk, secret};
 use life::Life;
 
@@ -78,15 +81,25 @@ fn supervise(dir: &Path) -> io::Result<()> {
 
 /// Make what the task's first process is to find.
 fn prepare(dir: &Path, launch: &mut Launch) -> io::Result<()> {
-    let isolated = show_files(launch)?;
+    let mut isolated = show_files(launch)?;
+    // Who is somebody else must not be left to what everybody sees.
+    if launch.person.is_some() && !isolated {
+        isolate()?;
+        isolated = true;
+    }
     if let Some(stage) = launch.stage.take() {
         stage.enter(launch, isolated)?;
+    }
+    if launch.person.is_some() {
+        cover(&launch.seen)?;
     }
     if launch.has_secrets {
         launch.env.extend(secret::take(dir)?);
     }
     let Some(work) = launch.work.clone() else { return Ok(()) };
-    write(dir, PROCESSES, &Processes { format: FORMAT, work, grace_ms: launch.grace_ms })
+    write(dir, PROCESSES, &Processes { format: FORMAT, work, grace_ms: launch.grace_ms })?;
+    let owner = launch.person.as_ref().map(Person::owner);
+    owner.map_or(Ok(()), |owner| owner.give_alone(&dir.join(PROCESSES)))
 }
 
 /// Make the working directory what it is to be. A copy is as good as an overlay, and only slower. Whether the mounts of

@@ -48,9 +48,22 @@ pub struct Config {
     pub slurm: Slurm,
     /// Kubernetes clusters.
     pub k8s: Option<K8s>,
+    /// What tasks find at the same path everywhere, by name.
+    #[serde(default)]
+    volumes: BTreeMap<String, Volume>,
     /// SSH hosts, by the name of their pool.
     #[serde(default)]
     pools: BTreeMap<String, Pool>,
+}
+
+/// `[volumes.NAME]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Volume {
+    /// Where tasks see their part: `/mnt/user/{user}`.
+    path: String,
+    /// The directory of machines that holds everybody's part, if it is not the beginning of `path`.
+    source: Option<String>,
 }
 
 /// `[fastgpu]`
@@ -133,6 +146,7 @@ impl Config {
         config.local.measure_every()?;
         config.keep.read()?;
         config.pools()?;
+        config.volumes()?;
         config.slurm.check()?;
         config.k8s.iter().try_for_each(K8s::check)?;
         ensure!(
@@ -145,6 +159,15 @@ impl Config {
             "fastgpu.machines: must be ssh/POOL or local"
         );
         Ok(config)
+    }
+
+    /// Its volumes, checked.
+    pub fn volumes(&self) -> anyhow::Result<Vec<muster_server::Volume>> {
+        let read = |(name, volume): (&String, &Volume)| {
+            muster_server::Volume::new(name, &volume.path, volume.source.as_deref())
+                .map_err(|wrong| anyhow::anyhow!("volumes.{name}.{wrong}"))
+        };
+        self.volumes.iter().map(read).collect()
     }
 
     /// Its pools, checked.

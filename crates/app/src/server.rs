@@ -79,6 +79,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         owner: owner(),
         keep: config.keep.read()?,
         pools: config.pools()?,
+        volumes: config.volumes()?,
         read_again: crate::reload::reader(home.clone(), &text)?,
         home,
     };
@@ -169,8 +170,8 @@ fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>, auth: bool
     let slurm: Arc<dyn Engine> = Arc::new(Slurm::new(options));
     let ssh: Arc<dyn Engine> = Arc::new(Ssh::new(ssh));
     let mut engines = vec![ssh, slurm];
-    // Where people share a server, its own account is nobody's to run as, unless somebody says so.
-    if config.local.is_enabled(!auth) {
+    // Where people share a server, its own account is nobody's to run as, unless somebody says so. Root becomes whom it runs.
+    if config.local.is_enabled(!auth || rustix::process::geteuid().is_root()) {
         engines.push(local);
     }
     if config.k8s.is_some() || k8s::is_any() {

@@ -36,8 +36,8 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "local.enabled",
-        default: "true; false with --auth",
-        meaning: "whether jobs may run on the server's own machine, as its own account",
+        default: "true; with --auth only as root",
+        meaning: "whether jobs may run on the server's own machine",
         example: "false",
     },
     Setting {

@@ -120,6 +120,7 @@ impl Kubernetes {
             in_place: false,
             images: true,
             volumes: true,
+            accounts: false,
             keeps_files: false,
             lost_after: settings.fence().min(LOST_AFTER),
         };

@@ -26,7 +26,12 @@ fn gang(fields: Value) -> Gang {
     for (name, field) in fields.as_object().unwrap() {
         value[name] = field.clone();
     }
-    Gang { name: "real".into(), place: String::new(), spec: Arc::new(JobSpec::from_value(value).unwrap()) }
+    Gang {
+        name: "real".into(),
+        place: String::new(),
+        spec: Arc::new(JobSpec::from_value(value).unwrap()),
+        volumes: Vec::new(),
+    }
 }
 
 fn request(number: u32) -> StartRequest {

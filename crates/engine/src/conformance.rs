@@ -156,7 +156,12 @@ fn gang(home: &dyn Home, number: u32, size: u32) -> StartRequest {
     StartRequest {
         key: Key::Gang { attempt: AttemptId { job: job.clone(), number }, place: home.place() },
         seats: (0..size).map(seat).collect(),
-        gang: Some(Gang { name: "conformance".into(), place: home.place(), spec: Arc::new(spec) }),
+        gang: Some(Gang {
+            name: "conformance".into(),
+            place: home.place(),
+            spec: Arc::new(spec),
+            volumes: Vec::new(),
+        }),
     }
 }
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use muster_link::message::GivenVolume;
 use muster_model::spec::{FieldCode, FieldError, JobSpec};
 use muster_model::{AttemptId, JobId, NodeId, Timestamp};
 
@@ -47,6 +48,8 @@ pub struct Capabilities {
     pub images: bool,
     /// Volumes can be attached.
     pub volumes: bool,
+    /// Tasks run under accounts of the machine that they are on.
+    pub accounts: bool,
     /// What a task leaves in its directories stays where it ran.
     pub keeps_files: bool,
     /// An agent silent for this long is lost, and its tasks with it.
@@ -157,6 +160,8 @@ pub struct Gang {
     pub place: String,
     /// What the job asked for.
     pub spec: Arc<JobSpec>,
+    /// Its part of each of the server's volumes, for engines that see to them.
+    pub volumes: Vec<GivenVolume>,
 }
 
 /// Which agents to start.

@@ -51,6 +51,7 @@ impl Local {
             in_place: true,
             images: false,
             volumes: false,
+            accounts: true,
             keeps_files: true,
             lost_after: LOST_AFTER,
         };

@@ -121,6 +121,7 @@ impl Slurm {
             in_place: false,
             images: false,
             volumes: false,
+            accounts: true,
             keeps_files: true,
             lost_after: LOST_AFTER,
         };

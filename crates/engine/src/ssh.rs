@@ -75,6 +75,7 @@ impl Ssh {
             in_place: false,
             images: false,
             volumes: false,
+            accounts: true,
             keeps_files: true,
             lost_after: LOST_AFTER,
         };

@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 /// The version of this protocol; raised when a peer must know the difference.
 ///
 /// 2: what an agent reports of a task that runs, or has ended, says where it is or was.
-pub const PROTOCOL: u32 = 2;
+/// 3: tasks run under the account, and with the volumes, that [`Prepare`] names.
+pub const PROTOCOL: u32 = 3;
 
 /// From agent to server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +64,11 @@ pub enum ToServer {
         task: TaskId,
         /// What became of them.
         outputs: Outputs,
+    },
+    /// Which of the server's volumes tasks cannot have here, and why. Said after a welcome, and when it changes.
+    Volumes {
+        /// By name.
+        lacks: BTreeMap<String, String>,
     },
     /// The answer to [`ToAgent::Collect`].
     Collected {
@@ -160,6 +166,9 @@ pub enum ToAgent {
         /// How much the node may keep.
         #[serde(default)]
         keep: Keep,
+        /// The volumes that tasks are to have: answered by [`ToServer::Volumes`], also when there is none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        volumes: Vec<Volume>,
     },
     /// Make everything a task needs, then say [`ToServer::Ready`]. A task already known is reported again.
     Prepare(Box<Prepare>),
@@ -239,6 +248,40 @@ pub struct Prepare {
     pub devices: Vec<u32>,
     /// The most memory it may use.
     pub memory_bytes: Option<u64>,
+    /// The account that it runs under; the agent's own, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The volumes that it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<GivenVolume>,
+}
+
+/// A volume as nodes know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// The directory of the node that holds everybody's part of it.
+    pub root: String,
+    /// Tasks see their part at another path, so it must be mounted for them.
+    #[serde(default)]
+    pub is_elsewhere: bool,
+}
+
+/// A task's part of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenVolume {
+    /// The volume.
+    pub name: String,
+    /// The directory of the node that holds everybody's part of it.
+    pub root: String,
+    /// The task's part, below that.
+    pub below: String,
+    /// Where the task sees it.
+    pub path: String,
+    /// It is the task's user's alone.
+    #[serde(default)]
+    pub is_private: bool,
 }
 
 /// What a node may keep of tasks that are over, and of code. What was not used for longest goes first; what a task

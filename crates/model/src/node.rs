@@ -70,8 +70,9 @@ impl Device {
     }
 }
 
-/// The account that tasks of a node run under.
+/// An account of a machine, which tasks run under.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Account {
     /// Its name.
     pub name: String,

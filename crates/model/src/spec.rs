@@ -119,6 +119,9 @@ pub struct JobSpec {
     /// Storage that appears in every task.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
+    /// Do without the storage of its user and its workspace, where the server has such.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_volumes: bool,
     /// The group of people it counts for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{BundleId, NodeId};
 use crate::metrics::Usage;
+use crate::node::Account;
 use crate::quantity::format_bytes;
 use crate::reason::Reason;
 
@@ -44,12 +45,15 @@ pub struct Address {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub infiniband: Option<IpAddr>,
+    /// Whom it runs as, where that is not the node's own account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
 }
 
 impl Address {
     /// An address and ports on it, and nothing else known.
     pub fn new(ip: impl Into<IpAddr>, ports: Vec<u16>) -> Self {
-        Self { ip: ip.into(), ports, shared_port: None, interface: None, infiniband: None }
+        Self { ip: ip.into(), ports, shared_port: None, interface: None, infiniband: None, account: None }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is free on a node, and whether a task fits there.
 
+use std::collections::BTreeMap;
+
 use muster_model::NodeId;
 use muster_model::node::{Capacity, Device};
 use muster_model::quantity::DeviceRequest;
@@ -19,6 +21,10 @@ pub struct Need {
     pub devices: Option<DeviceRequest>,
     /// A node with nothing else on it, and all of its devices.
     pub exclusive: bool,
+    /// The account that it must run under.
+    pub account: Option<String>,
+    /// The volumes that it must have.
+    pub volumes: Vec<String>,
 }
 
 impl From<&JobSpec> for Need {
@@ -29,6 +35,7 @@ impl From<&JobSpec> for Need {
             memory_bytes: resources.memory.unwrap_or(0),
             devices: resources.gpus.clone(),
             exclusive: spec.exclusive,
+            ..Self::default()
         }
     }
 }
@@ -63,6 +70,41 @@ pub struct Free {
     pub devices: Vec<u32>,
     /// How many tasks are there.
     pub tasks: u32,
+    /// Whom and what it serves.
+    pub serves: Serves,
+}
+
+/// Whom and what a node serves.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Serves {
+    /// The only account whose tasks it runs; everybody's, if absent.
+    pub only: Option<String>,
+    /// The volumes that tasks cannot have there, and why; none if that is not known yet.
+    pub lacks: Option<BTreeMap<String, String>>,
+}
+
+impl Serves {
+    /// Whether a task can be there, as far as that is not a matter of room. What is not known yet may be.
+    pub fn may_serve(&self, need: &Need) -> bool {
+        self.obstacle(need).is_none()
+    }
+
+    fn serves(&self, need: &Need) -> bool {
+        self.obstacle(need).is_none() && (need.volumes.is_empty() || self.lacks.is_some())
+    }
+
+    /// What keeps a task from being there.
+    pub fn obstacle(&self, need: &Need) -> Option<String> {
+        if let (Some(only), Some(wanted)) = (&self.only, &need.account)
+            && only != wanted
+        {
+            return Some(format!(
+                "its agent is not root's and runs tasks of `{only}` alone, not of `{wanted}`"
+            ));
+        }
+        let lacks = self.lacks.as_ref()?;
+        need.volumes.iter().find_map(|name| Some(format!("volume `{name}`: {}", lacks.get(name)?)))
+    }
 }
 
 impl Free {
@@ -78,7 +120,13 @@ impl Free {
             devices,
             tasks: 0,
             capacity,
+            serves: Serves::default(),
         }
+    }
+
+    /// The same node, with nothing on it.
+    pub fn emptied(&self) -> Self {
+        Self { serves: self.serves.clone(), ..Self::whole(self.node.clone(), self.capacity.clone()) }
     }
 
     /// Whether any task at all could start here.
@@ -103,7 +151,7 @@ impl Free {
         self.tasks = self.tasks.saturating_sub(1);
         if need.exclusive {
             let (usable, tasks) = (self.usable, self.tasks);
-            *self = Self { usable, tasks, ..Self::whole(self.node.clone(), self.capacity.clone()) };
+            *self = Self { usable, tasks, ..self.emptied() };
             return;
         }
         self.cpu_millis = (self.cpu_millis + need.cpu_millis).min(self.capacity.cpu_millis);
@@ -146,7 +194,8 @@ impl Free {
             && self.cpu_millis >= need.cpu_millis
             && self.memory_bytes >= need.memory_bytes
             && self.slots >= need.slots()
-            && (self.tasks == 0 || !need.exclusive);
+            && (self.tasks == 0 || !need.exclusive)
+            && self.serves.serves(need);
         let chosen = if enough { self.choose_devices(need) } else { None };
         if need.exclusive { chosen.map(|_| self.devices.clone()) } else { chosen }
     }
@@ -183,7 +232,7 @@ impl Free {
 pub fn fits_ever(nodes: &[Free], gang: u32, need: &Need) -> bool {
     let mut left = gang;
     for node in nodes {
-        let mut whole = Free { usable: true, ..Free::whole(node.node.clone(), node.capacity.clone()) };
+        let mut whole = node.emptied();
         while left > 0 {
             let Some(devices) = whole.place(need) else { break };
             whole.claim(need, &devices);
@@ -241,9 +290,7 @@ pub(crate) fn reserve(nodes: &mut [Free], waiting: &Waiting) {
     for placement in &placed {
         claim(nodes, placement, &waiting.need);
     }
-    let could_hold = |node: &&mut Free| {
-        node.usable && Free::whole(node.node.clone(), node.capacity.clone()).place(&waiting.need).is_some()
-    };
+    let could_hold = |node: &&mut Free| node.usable && node.emptied().place(&waiting.need).is_some();
     let mut candidates: Vec<&mut Free> = nodes.iter_mut().filter(could_hold).collect();
     candidates.sort_by(|a, b| b.slack().cmp(&a.slack()).then_with(|| a.node.cmp(&b.node)));
     for node in candidates.into_iter().take(outstanding) {

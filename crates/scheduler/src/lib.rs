@@ -13,7 +13,7 @@ mod fit;
 mod tests;
 
 pub use explain::{Obstacle, explain};
-pub use fit::{Free, Need, fits_ever};
+pub use fit::{Free, Need, Serves, fits_ever};
 
 use muster_model::task::Placement;
 use muster_model::{JobId, NodeId};

@@ -21,6 +21,7 @@ mod member;
 mod pool;
 mod query;
 mod schedule;
+mod serve;
 mod start;
 mod submit;
 mod tend;
@@ -49,6 +50,7 @@ use self::allocation::Allocation;
 use self::batch::{Answer, Batch};
 use self::input::Reply;
 use self::live::{Ended, Live, Node, Order};
+use crate::accounts::Accounts;
 use crate::delegate::{News, Troubles};
 use crate::engines::Engines;
 use crate::keeper::Word;
@@ -56,6 +58,7 @@ use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
 use crate::starts::Starts;
 use crate::vault::Vault;
+use crate::volume::Volume;
 
 /// Inputs decided together: bounded, so that no caller waits for thousands of others.
 const MAX_BATCH: usize = 1024;
@@ -89,6 +92,12 @@ pub(crate) struct Parts {
     pub vault: Arc<Vault>,
     /// What nodes may keep.
     pub keep: muster_link::message::Keep,
+    /// Who has which account, where people have them.
+    pub accounts: Option<Arc<Accounts>>,
+    /// The server's own account.
+    pub owner: String,
+    /// What tasks find at the same path everywhere.
+    pub volumes: Vec<Volume>,
 }
 
 pub(crate) struct Core {
@@ -171,7 +180,15 @@ impl Core {
     fn handle(&mut self, input: Input, batch: &mut Batch, now: Timestamp) {
         match input {
             Input::Submit(submission, reply) => self.on_submit(*submission, reply, batch, now),
-            Input::Preview(spec, reply) => drop(reply.send(self.preview(&spec))),
+            Input::Renew(owner) => self.renew(&owner),
+            Input::Preview(spec, owner, reply) => {
+                let preview = self.preview(&owner, &spec);
+                if preview.is_err() {
+                    self.look_again(&spec);
+                }
+                // Whoever has gone does not want to know.
+                let _ = reply.send(preview);
+            }
             Input::Job(job, event, reply) => self.on_job_event(&job, event, reply, batch, now),
             Input::Task { job, rank, wish, reply } => {
                 self.on_task_wish((job, rank), wish, reply, batch, now);
@@ -379,8 +396,7 @@ impl Core {
         self.queues.clear();
         self.names.clear();
         for node in self.nodes.values_mut() {
-            let capacity = node.free.capacity.clone();
-            node.free = muster_scheduler::Free::whole(node.free.node.clone(), capacity);
+            node.free = node.free.emptied();
             node.tasks.clear();
             node.refresh();
         }

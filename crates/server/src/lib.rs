@@ -30,6 +30,7 @@ mod state;
 mod tls;
 mod vault;
 mod view;
+mod volume;
 
 pub use backup::{RestoreError, Restored, restore};
 pub use engines::Engines;
@@ -39,3 +40,4 @@ pub use reload::{Fresh, ReadAgain};
 pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};
 pub use tls::{Certificate, Error as CertificateError};
+pub use volume::Volume;

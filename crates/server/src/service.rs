@@ -37,6 +37,7 @@ use crate::starts::Starts;
 use crate::state::{Activity, Shared};
 use crate::tls::{Certificate, Listener};
 use crate::vault::Vault;
+use crate::volume::Volume;
 
 /// Where its user's programs come in, in the data directory.
 const SOCKET: &str = "server.sock";
@@ -85,6 +86,8 @@ pub struct Options {
     pub owner: String,
     /// What it keeps, and for how long.
     pub keep: Keep,
+    /// What tasks find at the same path everywhere.
+    pub volumes: Vec<Volume>,
     /// The pools of its configuration; they have been checked.
     pub pools: Vec<PoolSpec>,
     /// Reads the configuration anew.
@@ -197,6 +200,10 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         .map_err(io_error("read the key of the secrets"))?;
     let vault = Arc::new(vault);
     let (metrics, commits) = (Arc::new(Metrics::new()), Arc::new(Commits::default()));
+    let accounts = match options.accounts {
+        Some(_) => Some(Arc::new(Accounts::new(readers.accounts()?))),
+        None => None,
+    };
     let parts = Parts {
         gang_key: auth.gang_key(),
         vault: vault.clone(),
@@ -213,6 +220,9 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         starts: starts.clone(),
         home: home.clone(),
         keep: options.keep.node.clone(),
+        accounts: accounts.clone(),
+        owner: options.owner.clone(),
+        volumes: options.volumes.clone(),
     };
     let core = Core::load(parts, nodes)?;
     let (handle, inputs) = Handle::new();
@@ -240,10 +250,6 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
             })
         }
     };
-    let accounts = match options.accounts {
-        Some(_) => Some(Arc::new(Accounts::new(readers.accounts()?))),
-        None => None,
-    };
     let shared = Arc::new(Shared {
         core: handle,
         readers,
@@ -259,6 +265,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         auth,
         vault,
         accounts,
+        volumes: options.volumes,
         login: options.accounts.unwrap_or_default(),
         certificate: options.certificate,
         news: news_receiver,

@@ -24,6 +24,7 @@ use crate::retention::Keep;
 use crate::starts::Starts;
 use crate::tls::Certificate;
 use crate::vault::Vault;
+use crate::volume::Volume;
 
 /// What every handler shares.
 pub(crate) struct Shared {
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub vault: Arc<Vault>,
     /// Those who may come in; none where whoever gets in may do everything.
     pub accounts: Option<Arc<Accounts>>,
+    /// What tasks find at the same path everywhere.
+    pub volumes: Vec<Volume>,
     /// How long a login lasts.
     pub login: Duration,
     /// What is shown to whoever comes by TLS.

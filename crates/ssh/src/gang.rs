@@ -78,13 +78,15 @@ impl From<russh::keys::ssh_key::Error> for Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
     dir: PathBuf,
+    /// Whose the files are, by number, where that is not who writes them. The directories stay with who does.
+    owner: Option<(u32, u32)>,
 }
 
 impl Gang {
     /// Makes the files in `dir`. Made again, they are the same.
-    pub fn make(dir: &Path, peers: &Peers, user: &str) -> Result<Gang, Error> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("bin"))?;
-        let gang = Gang { dir: dir.to_owned() };
+    pub fn make(dir: &Path, peers: &Peers, user: &str, owner: Option<(u32, u32)>) -> Result<Gang, Error> {
+        let gang = Gang { dir: dir.to_owned(), owner };
+        gang.make_dir("bin")?;
         gang.write(SECRET, &peers.secret, 0o600)?;
         gang.write("id", &keys::client(&peers.secret)?.to_openssh(LineEnding::LF)?, 0o600)?;
         gang.write("known_hosts", &known_hosts(peers)?, 0o600)?;
@@ -93,7 +95,10 @@ impl Gang {
             gang.write(&format!("bin/{program}"), &gang.wrapper(program), 0o700)?;
         }
         gang.write(&format!("bin/{AGENT}"), &gang.wrapper("ssh"), 0o700)?;
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("tmp"))?;
+        gang.make_dir("tmp")?;
+        if let Some((uid, gid)) = owner {
+            std::os::unix::fs::chown(dir.join("tmp"), Some(uid), Some(gid))?;
+        }
         for (program, variable) in DAEMONS {
             gang.write(&format!("bin/{program}"), &gang.daemon(program, variable), 0o700)?;
         }
@@ -101,8 +106,8 @@ impl Gang {
     }
 
     /// Writes down who is there now, for a member whose files are in `dir`; one that has none needs none.
-    pub fn renew(dir: &Path, peers: &Peers, user: &str) -> Result<(), Error> {
-        let gang = Gang { dir: dir.to_owned() };
+    pub fn renew(dir: &Path, peers: &Peers, user: &str, owner: Option<(u32, u32)>) -> Result<(), Error> {
+        let gang = Gang { dir: dir.to_owned(), owner };
         if gang.config_file().exists() {
             gang.write_members(peers, user)?;
         }
@@ -188,10 +193,20 @@ real=$(next {program}) || {{
         )
     }
 
+    /// Somebody else, whose the files are, goes through it and changes nothing in it.
+    fn make_dir(&self, name: &str) -> io::Result<()> {
+        let mode = if self.owner.is_some() { 0o711 } else { 0o700 };
+        fs::DirBuilder::new().recursive(true).mode(mode).create(self.dir.join(name))
+    }
+
     fn write(&self, name: &str, text: &str, mode: u32) -> io::Result<()> {
         let (path, new) = (self.dir.join(name), self.dir.join(format!("{name}.new")));
         let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(mode).open(&new)?.write_all(text.as_bytes())?;
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        if let Some((uid, gid)) = self.owner {
+            std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+        }
         fs::rename(new, path)
     }
 }
@@ -220,15 +235,15 @@ mod tests {
         };
         let peers =
             |ip| Peers { secret: "secret".into(), members: vec![peer(0, [127, 64, 0, 1]), peer(1, ip)] };
-        Gang::renew(folder.path(), &peers([127, 64, 0, 2]), "me").unwrap();
+        Gang::renew(folder.path(), &peers([127, 64, 0, 2]), "me", None).unwrap();
         assert!(!folder.path().join("config").exists(), "one without files needs none");
-        Gang::make(folder.path(), &peers([127, 64, 0, 2]), "me").unwrap();
+        Gang::make(folder.path(), &peers([127, 64, 0, 2]), "me", None).unwrap();
         let config = || fs::read_to_string(folder.path().join("config")).unwrap();
         assert!(config().contains("Host task1.m 127.64.0.2\n"));
-        Gang::renew(folder.path(), &peers([0, 0, 0, 0]), "me").unwrap();
+        Gang::renew(folder.path(), &peers([0, 0, 0, 0]), "me", None).unwrap();
         assert!(config().contains("task0.m") && !config().contains("task1.m"), "{}", config());
         assert_eq!(Gang::members(folder.path()).unwrap()[1].ip().to_string(), "0.0.0.0");
-        Gang::renew(folder.path(), &peers([127, 64, 0, 9]), "me").unwrap();
+        Gang::renew(folder.path(), &peers([127, 64, 0, 9]), "me", None).unwrap();
         assert!(config().contains("HostName 127.64.0.9\n"));
         assert_eq!(Gang::secret(folder.path()).unwrap(), "secret");
     }
@@ -239,7 +254,7 @@ mod tests {
         let (dir, real) = (folder.path().join("it's ssh"), folder.path().join("real"));
         fs::create_dir(&real).unwrap();
         let peers = Peers { secret: "secret".into(), members: Vec::new() };
-        let gang = Gang::make(&dir, &peers, "somebody").unwrap();
+        let gang = Gang::make(&dir, &peers, "somebody", None).unwrap();
         for (program, variable) in DAEMONS {
             let text = format!("#!/bin/sh\necho \"${variable} $1\"\n");
             let mut options = fs::OpenOptions::new();

@@ -3,12 +3,15 @@
 //! Never hard links: a task that writes into its files would write into everyone's. The blocks are shared where the
 //! file system can; elsewhere the kernel copies.
 
-use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::fs::{self, File, FileTimes, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::ioctl_ficlone;
+use rustix::process::geteuid;
+
+use crate::account::Owner;
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -33,13 +36,14 @@ impl Error {
     }
 }
 
-/// Copy what is in `from` to the new directory `to`: contents, modes, times and symbolic links.
+/// Copy what is in `from` to the new directory `to`: contents, modes, times and symbolic links, and whose it is where that is
+/// not ourselves.
 pub(crate) fn copy_tree(from: &Path, to: &Path, is_cancelled: impl Fn() -> bool) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = path.strip_prefix(from).unwrap_or(path).to_owned();
         move |source| Error::Io { path, source }
     };
-    fs::create_dir(to).map_err(failed(to))?;
+    fs::create_dir(to).and_then(|()| keep_owner(&fs::metadata(from)?, to)).map_err(failed(to))?;
     let mut waiting = vec![(from.to_owned(), to.to_owned())];
     let mut directories = Vec::new();
     while let Some((source, target)) = waiting.pop() {
@@ -55,7 +59,10 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, is_cancelled: impl Fn() -> bool)
                 directories.push((path.clone(), copy.clone()));
                 waiting.push((path, copy));
             } else if kind.is_symlink() {
-                fs::read_link(&path).and_then(|link| symlink(link, &copy)).map_err(failed(&path))?;
+                let copied = fs::read_link(&path).and_then(|link| symlink(link, &copy));
+                copied
+                    .and_then(|()| keep_owner(&fs::symlink_metadata(&path)?, &copy))
+                    .map_err(failed(&path))?;
             } else {
                 copy_file(&path, &copy).map_err(failed(&path))?;
             }
@@ -90,12 +97,22 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     } else {
         copy_content(&mut source, &mut target)?;
     }
+    keep_owner(&metadata, to)?;
     target.set_permissions(Permissions::from_mode(metadata.permissions().mode() & 0o777))?;
     target.set_times(FileTimes::new().set_modified(metadata.modified()?))
 }
 
 fn copy_directory_mode(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = fs::metadata(from)?;
+    keep_owner(&metadata, to)?;
     File::open(to)?.set_times(FileTimes::new().set_modified(metadata.modified()?))?;
     fs::set_permissions(to, Permissions::from_mode(metadata.permissions().mode() & 0o777))
+}
+
+/// Only root has trees that are somebody else's.
+fn keep_owner(metadata: &Metadata, to: &Path) -> io::Result<()> {
+    match metadata.uid() == geteuid().as_raw() {
+        true => Ok(()),
+        false => Owner { uid: metadata.uid(), gid: metadata.gid() }.give_alone(to),
+    }
 }

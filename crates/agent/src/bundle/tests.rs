@@ -163,10 +163,11 @@ fn an_opened_cache_has_nothing_unfinished() {
 fn a_full_cache_loses_what_was_not_used_for_longest_and_nothing_in_use() {
     let home = tempfile::tempdir().unwrap();
     let cache = Cache::open(home.path().to_owned(), "boot").unwrap();
-    let id = |number: usize| BundleId::from_digest(&format!("{number:064x}")).unwrap();
+    let id =
+        |number: usize| Key { id: BundleId::from_digest(&format!("{number:064x}")).unwrap(), owner: None };
     let empty = Layout::new(Vec::new(), Vec::new()).unwrap();
     for number in 0..MAX_TREES + 4 {
-        let dir = home.path().join(id(number).as_str());
+        let dir = home.path().join(id(number).to_string());
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join(STAMP), "1000").unwrap();
         let boot = if number == 40 { "another" } else { "boot" };
@@ -178,7 +179,7 @@ fn a_full_cache_loses_what_was_not_used_for_longest_and_nothing_in_use() {
     let pin = cache.pin(&id(1));
     Tree { entry: cache.entry(&id(2)), _pin: cache.pin(&id(2)) }.keep_for(&task).unwrap();
     assert_eq!(cache.evict(u64::MAX).unwrap(), 3 * 1000);
-    let exists = |number: usize| home.path().join(id(number).as_str()).exists();
+    let exists = |number: usize| home.path().join(id(number).to_string()).exists();
     assert_eq!((0..6).map(exists).collect::<Vec<_>>(), [false, true, true, false, true, true]);
     assert!(!exists(40), "one of another boot is of no use");
     drop(pin);
@@ -188,7 +189,7 @@ fn a_full_cache_loses_what_was_not_used_for_longest_and_nothing_in_use() {
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 10);
     assert!(exists(MAX_TREES + 3));
     // One that is larger than all may be goes, and takes no other with it.
-    fs::write(home.path().join(id(MAX_TREES + 3).as_str()).join(STAMP), u64::MAX.to_string()).unwrap();
+    fs::write(home.path().join(id(MAX_TREES + 3).to_string()).join(STAMP), u64::MAX.to_string()).unwrap();
     cache.evict(10_000).unwrap();
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 9);
 }

@@ -95,10 +95,12 @@ pub(crate) fn gather_here(view: &View, patterns: &[String]) -> io::Result<Vec<En
 async fn try_collect(view: &Arc<View>, patterns: &[String], bulk: &Bulk) -> Result<Outputs, Error> {
     let (from, patterns) = (Arc::clone(view), patterns.to_vec());
     let (found, tree) = disk::work(move || {
-        let found = find(&from, &matcher(&patterns)?)?;
-        let mut packer = Packer::new(Directories(Arc::clone(&from)), found.clone(), Known::default());
-        while packer.next()?.is_some() {}
-        Ok::<_, Error>((found, packer.finish()?))
+        from.read(|| {
+            let found = find(&from, &matcher(&patterns)?)?;
+            let mut packer = Packer::new(Directories(Arc::clone(&from)), found.clone(), Known::default());
+            while packer.next()?.is_some() {}
+            Ok::<_, Error>((found, packer.finish()?))
+        })?
     })
     .await?;
     let (_, stream) = bulk.open().await;
@@ -133,7 +135,10 @@ async fn send(
     mut stream: BufReader<Stream>,
 ) -> Result<Kept, Error> {
     let (sender, mut records) = mpsc::channel(AHEAD);
-    let reading = disk::work(move || read_again(view, found, &listing, lacks, &sender));
+    let reading = disk::work(move || {
+        let files = Arc::clone(&view);
+        files.read(|| read_again(view, found, &listing, lacks, &sender))?
+    });
     let sending = async {
         while let Some(record) = records.recv().await {
             let record: Vec<u8> = record;
@@ -297,7 +302,7 @@ mod tests {
             fs::write(path, "content").unwrap();
         }
         let open = |path: &Path| super::super::plain(path).unwrap();
-        let view = View { work: open(&work), output: open(&output) };
+        let view = View { work: open(&work), output: open(&output), reader: None };
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let found = find(&view, &matcher(&patterns).unwrap()).unwrap();
         // What is found makes a listing that a server and a client take.

@@ -43,6 +43,10 @@ async fn send(mut stream: BufReader<Stream>, mut pieces: mpsc::Receiver<Vec<u8>>
     stream.shutdown().await
 }
 
+fn failed(code: &str, message: String) -> Files {
+    Files::Failed { code: code.to_owned(), message }
+}
+
 fn tell(
     reader: &Reader,
     task: &TaskId,
@@ -50,7 +54,6 @@ fn tell(
     want: FilesWanted,
     to: &mpsc::Sender<Vec<u8>>,
 ) -> io::Result<()> {
-    let failed = |code: &str, message: String| Files::Failed { code: code.to_owned(), message };
     let view = match reader.open(task) {
         Ok(Some(view)) => view,
         Ok(None) => return line(to, &failed("no_task", format!("nothing of {task} is here"))),
@@ -58,7 +61,17 @@ fn tell(
             return line(to, &failed("unreadable", format!("the files of {task} cannot be read: {error}")));
         }
     };
-    let opened = match open(&view, path) {
+    view.read(|| tell_of(&view, task, path, want, to))?
+}
+
+fn tell_of(
+    view: &View,
+    task: &TaskId,
+    path: &str,
+    want: FilesWanted,
+    to: &mpsc::Sender<Vec<u8>>,
+) -> io::Result<()> {
+    let opened = match open(view, path) {
         Ok(opened) => opened,
         Err(error) => {
             let code = match error.kind() {
@@ -70,7 +83,7 @@ fn tell(
         }
     };
     match want {
-        FilesWanted::List | FilesWanted::Tree => list(&view, &opened, want == FilesWanted::Tree, to),
+        FilesWanted::List | FilesWanted::Tree => list(view, &opened, want == FilesWanted::Tree, to),
         FilesWanted::Content if opened.entry.kind == Kind::Directory => archive(&opened, to),
         FilesWanted::Content => file(&opened, to),
     }

@@ -40,6 +40,8 @@ fn task(home: &Path, outputs: &[&str]) -> Owed {
         shared_port: None,
         devices: vec![],
         memory_bytes: None,
+        account: None,
+        volumes: vec![],
     };
     let record = Record::new(prepare, None);
     let ended =

@@ -50,6 +50,8 @@ pub(super) struct Report {
     pub(super) coming: Option<Coming>,
     /// A supervisor that is to be awaited from now on.
     pub(super) supervisor: Option<Watch>,
+    /// What is known of the task since.
+    pub(super) record: Option<Box<Record>>,
 }
 
 /// What a step works on.
@@ -95,6 +97,7 @@ impl Hands {
             devices: devices.to_vec(),
             cache: Arc::clone(&means.cache),
             login: options.login.then(Arc::default),
+            accounts: Arc::default(),
             lent: options.tenure.as_ref().map(|tenure| Arc::new(tenure.variables.clone())),
         };
         if let Some(login) = start.login.as_ref().filter(|_| options.tenure.is_some()) {
@@ -207,7 +210,7 @@ enum Error {
 
 impl Work {
     fn report(self, outcome: Outcome) -> Report {
-        Report { outcome, pipes: self.pipes, coming: None, supervisor: None }
+        Report { outcome, pipes: self.pipes, coming: None, supervisor: None, record: None }
     }
 
     /// Make a step that waits for nothing but the disk. One that fails is tried again a little later.
@@ -224,7 +227,13 @@ impl Work {
             }
             Ok((work, Err(error))) => (work.report(Outcome::Failed), words(&error)),
             Err(error) => {
-                let report = Report { outcome: Outcome::Failed, pipes: None, coming: None, supervisor: None };
+                let report = Report {
+                    outcome: Outcome::Failed,
+                    pipes: None,
+                    coming: None,
+                    supervisor: None,
+                    record: None,
+                };
                 (report, words(&error))
             }
         };
@@ -235,8 +244,9 @@ impl Work {
 
     async fn prepare(self, means: Means) -> Report {
         let outcome = match prepare(self.dir.clone(), self.record.clone(), means, self.cancel.clone()).await {
-            Ok(Prepared::Ready(coming)) => {
-                return Report { coming: Some(coming), ..self.report(Outcome::Prepared) };
+            Ok(Prepared::Ready(coming, record)) => {
+                let report = self.report(Outcome::Prepared);
+                return Report { coming: Some(coming), record: Some(record), ..report };
             }
             Ok(Prepared::Over(ended)) => Outcome::Ended(Box::new(ended)),
             Err(prepare::Error::Abandoned) => Outcome::Abandoned,

@@ -14,13 +14,15 @@ impl Service {
     pub(super) fn on_peers(&mut self, id: TaskId, peers: Peers) {
         // One that does not run yet learns it with its launch.
         let running = self.tasks.get(&id).filter(|task| task.life.running_since().is_some());
-        let Some(dir) = running.map(|task| task.dir.clone()) else { return };
+        let known = running.map(|task| (task.dir.clone(), task.record.account().cloned()));
+        let Some((dir, account)) = known else { return };
         match self.introducing.entry(id.clone()) {
             Entry::Occupied(mut waiting) => drop(waiting.insert(Some(peers))),
             Entry::Vacant(none) => {
                 none.insert(None);
                 self.work.spawn(async move {
-                    if let Err(error) = disk::work(move || peers::renew(&dir, &peers)).await {
+                    if let Err(error) = disk::work(move || peers::renew(&dir, &peers, account.as_ref())).await
+                    {
                         tracing::warn!(task = %id, error = %error, "a task could not be told of its peers");
                     }
                     Event::Introduced { task: id }

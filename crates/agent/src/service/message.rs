@@ -24,8 +24,9 @@ impl Service {
                 let _ = hello.send(Box::new(self.hello()));
                 self.outbound = Some(outbound);
             }
-            control::Event::Welcomed { keep } => {
+            control::Event::Welcomed { keep, volumes } => {
                 self.keep = keep;
+                self.look_for(volumes);
                 self.sampling.begin();
                 self.collect(false);
             }
@@ -80,8 +81,9 @@ impl Service {
             }
             ToAgent::Collect => self.collect(true),
             // The first one began the connection; another one says that what is kept has changed.
-            ToAgent::Welcome { keep, .. } => {
+            ToAgent::Welcome { keep, volumes, .. } => {
                 self.keep = keep;
+                self.look_for(volumes);
                 self.collect(false);
             }
             ToAgent::Ping => {}

@@ -235,6 +235,8 @@ fn outputs_that_were_collected_without_a_server_are_told_after_each_hello() {
         shared_port: None,
         devices: vec![],
         memory_bytes: None,
+        account: None,
+        volumes: vec![],
     };
     let dir = TaskDir::new(Path::new("/tasks"), &task());
     let mut table = Table::default();

@@ -23,6 +23,7 @@ use rustix::process::{chdir, pivot_root};
 use muster_model::node::Account;
 
 use super::{HOSTS, Stage, below, make_parent};
+use crate::account::{self, Person};
 use crate::overlay::isolate;
 use crate::supervisor::complain;
 
@@ -34,9 +35,6 @@ pub(super) fn show(stage: &Stage, cwd: &Path, isolated: bool) -> io::Result<BTre
     if !isolated {
         isolate()?;
     }
-    for path in &stage.workdir {
-        fs::create_dir_all(below(&stage.root, path))?;
-    }
     let home = Home::of(&stage.account);
     let mut plan = Plan::default();
     let hosts = (!stage.hosts.is_empty()).then(|| HOSTS.to_owned());
@@ -44,7 +42,10 @@ pub(super) fn show(stage: &Stage, cwd: &Path, isolated: bool) -> io::Result<BTre
         let source = if stage.workdir.contains(path) { cwd.to_owned() } else { below(&stage.root, path) };
         plan.add(path, source, &home);
     }
-    let mut shown = plan.mount_in_home();
+    for (path, directory) in &stage.volumes {
+        plan.add(path, directory.clone(), &home);
+    }
+    let mut shown = plan.mount_in_home(stage.person.as_ref());
     // Only what is there now is to be seen through the other name.
     let other_name =
         home.other_name.filter(|name| shown.iter().any(|path| Path::new(path).starts_with(name)));
@@ -126,10 +127,12 @@ impl<'a> Plan<'a> {
         self.gains.entry(dir).or_default().push((name, path));
     }
 
-    fn mount_in_home(&self) -> BTreeSet<String> {
+    fn mount_in_home(&self, person: Option<&Person>) -> BTreeSet<String> {
         let mut shown = BTreeSet::new();
         for (path, source, point) in &self.in_home {
-            match make_point(point, source.is_dir()).and_then(|()| bind(source, point)) {
+            // By whose home it is, so that it is theirs, and no link of theirs leads elsewhere.
+            let made = account::act_as(person, || make_point(point, source.is_dir())).and_then(|made| made);
+            match made.and_then(|()| bind(source, point)) {
                 Ok(()) => drop(shown.insert((*path).to_owned())),
                 Err(error) => complain(&format!("cannot show {path}"), &error),
             }
@@ -208,13 +211,13 @@ fn ignore_existing(made: io::Result<()>) -> io::Result<()> {
 }
 
 /// All that is seen at a path, to be attached elsewhere.
-fn clone(path: &Path) -> io::Result<OwnedFd> {
+pub(super) fn clone(path: &Path) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     Ok(open_tree(CWD, path, flags)?)
 }
 
-fn attach(mount: &OwnedFd, target: &Path) -> io::Result<()> {
+pub(super) fn attach(mount: &OwnedFd, target: &Path) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
     Ok(move_mount(mount, "", CWD, target, flags)?)
 }
@@ -253,6 +256,12 @@ fn make_point(point: &Path, is_dir: bool) -> io::Result<()> {
 /// Remove what was made in the home directory to mount on, unless another task uses it. To be called where it is not
 /// mounted on.
 pub(crate) fn remove_points(stage: &Stage) {
+    if let Err(error) = account::act_as(stage.person.as_ref(), || remove_own_points(stage)) {
+        tracing::warn!(%error, "what was made in a home directory to mount on stays there");
+    }
+}
+
+fn remove_own_points(stage: &Stage) {
     let home = Home::of(&stage.account);
     for path in stage.files.iter().chain(&stage.directories).chain(&stage.workdir) {
         let Some(point) = home.place(Path::new(path)) else { continue };

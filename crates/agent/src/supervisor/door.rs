@@ -5,7 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) struct Door {
 
 impl Door {
     /// Opens the door of the task in `dir`, and its gang's socket if it has one.
-    pub(super) fn open(dir: &Path, gang: Option<SocketAddr>) -> io::Result<Door> {
+    pub(super) fn open(dir: &Path, launch: &Launch) -> io::Result<Door> {
         let path = dir.join(DOOR);
         // Left by one that could not begin.
         match fs::remove_file(&path) {
@@ -43,8 +43,12 @@ impl Door {
         }
         let door = UnixListener::bind(socket_path(&path)?.as_path())?;
         door.set_nonblocking(true)?;
+        // Peers are led to it by a process of the task.
+        if let Some(person) = &launch.person {
+            person.owner().give_alone(&path)?;
+        }
         let mut sockets = vec![OwnedFd::from(door)];
-        if let Some(address) = gang {
+        if let Some(address) = launch.gang {
             let listener = TcpListener::bind(address).map_err(|error| {
                 io::Error::new(error.kind(), format!("{address}, where its peers come in: {error}"))
             })?;
@@ -93,7 +97,8 @@ impl Door {
     pub(super) fn on_child_ended(&mut self, pid: Pid, dir: &Path) {
         if self.inside == Some(pid) {
             self.inside = None;
-            self.is_missed = dir.join("sessions").exists();
+            // The directory itself may have been made for it.
+            self.is_missed = fs::read_dir(dir.join("sessions")).is_ok_and(|mut all| all.next().is_some());
         }
     }
 }

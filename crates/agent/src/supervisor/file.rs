@@ -31,6 +31,8 @@ use muster_model::launch::Work;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::account::Person;
+use crate::login::Limit;
 use crate::overlay::Overlay;
 use crate::stage::Stage;
 use crate::tree::{Process, Tree};
@@ -80,6 +82,15 @@ pub struct Launch {
     /// How long the task has to end by itself when its time is over.
     pub grace_ms: u64,
     pub umask: Option<u32>,
+    /// Whom it runs as; as the supervisor, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<Person>,
+    /// What its processes may have at most; what the supervisor may, if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
+    /// Where it runs as somebody else: what it is to see, besides its own directory, where only root can look.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seen: Vec<PathBuf>,
     pub tree: Tree,
 }
 

@@ -78,7 +78,7 @@ impl Life {
         };
         Ok(Life {
             dir: dir.to_owned(),
-            door: Door::open(dir, launch.gang)?,
+            door: Door::open(dir, &launch)?,
             watch: Watch::new(capture, Control::open(dir)?)?,
             write_ends: Some(write_ends()?),
             timeout_at: launch.timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout)),

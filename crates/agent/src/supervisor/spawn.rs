@@ -11,12 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{mem, ptr};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fchown, open};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Pid;
+use rustix::process::{Gid, Pid, Uid};
 
 use super::file::{Launch, Outcome, Step};
 use super::program;
+use crate::login::Limit;
 use crate::tree::Tree;
 
 /// A descriptor number beyond any that a program is given.
@@ -32,6 +33,8 @@ pub(super) struct Program {
     env: Vec<CString>,
     directory: CString,
     umask: Option<u32>,
+    person: Option<(u32, u32, Vec<libc::gid_t>)>,
+    limits: Vec<libc::rlimit>,
 }
 
 /// A process that was started, and may not have reached its program yet.
@@ -57,6 +60,8 @@ impl Program {
             directory: c_path(&launch.cwd)?,
             cwd: launch.cwd.clone(),
             umask: launch.umask,
+            person: launch.person.as_ref().map(|it| (it.account.uid, it.account.gid, it.groups.clone())),
+            limits: launch.limits.iter().map(limit).collect(),
             candidates,
             command,
         })
@@ -73,10 +78,17 @@ impl Program {
                 program::explain(&self.command, tried, &self.candidates, &self.cwd, &error)
             }
             Stage::DIRECTORY => program::explain_directory(&self.cwd, &error),
+            Stage::ACCOUNT => Outcome::LaunchFailed { message: format!("its account: {error}") },
+            Stage::LIMITS => Outcome::LaunchFailed { message: format!("the limits of its account: {error}") },
             Stage::CGROUP => Outcome::LaunchFailed { message: format!("its cgroup: {error}") },
             _ => Outcome::LaunchFailed { message: format!("its standard streams: {error}") },
         }
     }
+}
+
+fn limit(limit: &Limit) -> libc::rlimit {
+    let amount = |amount: Option<u64>| amount.unwrap_or(libc::RLIM_INFINITY);
+    libc::rlimit { rlim_cur: amount(limit.soft), rlim_max: amount(limit.hard) }
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {
@@ -91,6 +103,8 @@ impl Stage {
     const STREAMS: i32 = 2;
     const DIRECTORY: i32 = 3;
     const EXEC: i32 = 4;
+    const LIMITS: i32 = 5;
+    const ACCOUNT: i32 = 6;
 }
 
 pub(super) struct Failure {
@@ -127,6 +141,12 @@ pub(super) fn spawn(
     more: &[OwnedFd],
     tree: &Tree,
 ) -> io::Result<Spawned> {
+    // Programs open /dev/stdout again, and are then asked whose it is.
+    if let Some((uid, gid, _)) = &program.person {
+        for stream in streams {
+            fchown(stream, Some(Uid::from_raw(*uid)), Some(Gid::from_raw(*gid)))?;
+        }
+    }
     let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (report, told) = pipe_with(PipeFlags::CLOEXEC)?;
     let argv = pointers(&program.argv);
@@ -146,6 +166,8 @@ pub(super) fn spawn(
         env: &env,
         directory: &program.directory,
         umask: program.umask,
+        person: program.person.as_ref(),
+        limits: &program.limits,
         streams: &given,
         doors: &doors,
         told: told.as_raw_fd(),
@@ -178,6 +200,8 @@ struct Child<'a> {
     env: &'a [*const libc::c_char],
     directory: &'a CString,
     umask: Option<u32>,
+    person: Option<&'a (u32, u32, Vec<libc::gid_t>)>,
+    limits: &'a [libc::rlimit],
     streams: &'a [RawFd],
     doors: &'a [OwnedFd],
     told: RawFd,
@@ -239,6 +263,19 @@ impl Child<'_> {
                 if libc::dup2(*stream, target as RawFd) < 0 {
                     return failed(Stage::STREAMS, 0);
                 }
+            }
+            for (resource, limit) in self.limits.iter().enumerate() {
+                if libc::setrlimit(resource as _, limit) < 0 {
+                    return failed(Stage::LIMITS, 0);
+                }
+            }
+            // From here on it is whom it runs as, so that it goes only where they may.
+            if let Some((uid, gid, groups)) = self.person
+                && (libc::setgroups(groups.len(), groups.as_ptr()) < 0
+                    || libc::setgid(*gid) < 0
+                    || libc::setuid(*uid) < 0)
+            {
+                return failed(Stage::ACCOUNT, 0);
             }
             if libc::chdir(self.directory.as_ptr()) < 0 {
                 return failed(Stage::DIRECTORY, 0);

@@ -232,6 +232,8 @@ pub fn prepare_with(task: &TaskId, change: impl FnOnce(&mut Prepare)) -> ToAgent
         shared_port: None,
         devices: vec![],
         memory_bytes: None,
+        account: None,
+        volumes: vec![],
     };
     change(&mut prepare);
     ToAgent::Prepare(Box::new(prepare))

@@ -224,7 +224,7 @@ impl End {
             panic!("the first message is no hello");
         };
         let keep = self.change(|state| state.keep.clone());
-        send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL, keep }).await?;
+        send(&mut writer, &ToAgent::Welcome { protocol: PROTOCOL, keep, volumes: Vec::new() }).await?;
         writer.flush().await?;
         let (outbound, mut messages) = mpsc::channel(64);
         let connection = outbound.clone();
@@ -356,6 +356,7 @@ fn on_message(state: &mut State, message: ToServer) {
         }
         ToServer::Unsupported { what } => state.unsupported.push(what),
         ToServer::Collected { bytes } => state.collected.push(bytes),
+        ToServer::Volumes { lacks } => assert!(lacks.is_empty(), "nobody asked for volumes"),
         ToServer::Outputs { .. } => panic!("nobody asked for outputs"),
         // Measurements come when they come.
         ToServer::Metrics(_) => {}

@@ -68,6 +68,9 @@ impl Plan {
             timeout_ms: None,
             grace_ms: 10_000,
             umask: None,
+            person: None,
+            limits: Vec::new(),
+            seen: Vec::new(),
             has_secrets: false,
             tree,
         };

@@ -64,7 +64,8 @@ async fn welcome(stream: UnixStream, hellos: mpsc::Sender<Hello>, wanted: Arc<Mu
             panic!("an agent says hello first");
         };
         let wanted = wanted.lock().expect("nobody panics with it").clone();
-        let mut messages = vec![ToAgent::Welcome { protocol: PROTOCOL, keep: Keep::default() }];
+        let mut messages =
+            vec![ToAgent::Welcome { protocol: PROTOCOL, keep: Keep::default(), volumes: Vec::new() }];
         messages.extend(
             wanted
                 .filter(|wanted| wanted.build != hello.build)

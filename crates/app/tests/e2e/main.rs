@@ -2,6 +2,7 @@
 //!
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
+mod accounts;
 mod attach;
 mod backup;
 mod bad_input;

@@ -133,7 +133,7 @@ fn request(number: u32, spec: serde_json::Value) -> StartRequest {
     let spec = JobSpec::from_value(spec).expect("a spec");
     let key = Key::Gang { attempt: AttemptId { job: JobId::from_random(7), number }, place: "main".into() };
     let node: NodeId = format!("node_test.{number}").parse().expect("a node");
-    let gang = Gang { name: "test".into(), place: "main".into(), spec: Arc::new(spec) };
+    let gang = Gang { name: "test".into(), place: "main".into(), spec: Arc::new(spec), volumes: Vec::new() };
     StartRequest { key, seats: vec![Seat { node, token: TOKEN.into() }], gang: Some(gang) }
 }
 

@@ -19,8 +19,8 @@ struct Team {
 
 impl Team {
     fn start(flags: &[&str]) -> Self {
-        // Tasks run as the server's own account here, which is nobody else's business in a test.
         let home = home_with("[local]\nenabled = true\n");
+        home.share_with_everybody();
         let folder = home.path();
         let place =
             ["server", "run", "--home", folder.to_str().expect("plain"), "--listen", "127.0.0.1:0", "--auth"];
@@ -102,9 +102,9 @@ impl Person<'_> {
     /// A job that goes on until its end is there.
     fn submit(&self, words: &[&str], end: &str) -> String {
         let line = format!("echo begun; {}", until(end));
-        let shells = self.team.home.bare_shells();
+        let shared = format!("SHARED={}", self.team.home.shared().display());
         let words: Vec<&str> =
-            ["run", "-d", "--json", "--env", &shells].into_iter().chain(words.iter().copied()).collect();
+            ["run", "-d", "--json", "--env", &shared].into_iter().chain(words.iter().copied()).collect();
         let job = self.json(&[&words[..], &["--", "sh", "-c", &line]].concat());
         job["id"].as_str().expect("an id").to_owned()
     }
@@ -112,6 +112,11 @@ impl Person<'_> {
 
 fn password(name: &str) -> String {
     format!("the password of {name}")
+}
+
+/// The account of their tasks: every machine has these two.
+fn account(name: &str) -> &str {
+    if name == "bob" { "daemon" } else { "nobody" }
 }
 
 /// Two workspaces, and who is what in them.
@@ -123,6 +128,7 @@ fn people<'a>(team: &'a Team, members: &[(&'a str, &str, &str)]) -> Vec<Person<'
     let mut all = Vec::new();
     for (name, workspace, role) in members {
         let words = ["user", "add", name, "--workspace", workspace, "--role", role, "--password-stdin"];
+        let words = [&words[..], &["--account", account(name)]].concat();
         let done = admin.run_with(&words, &password(name));
         assert_eq!(done.code(), 0, "{}", done.err());
         let person = team.person(name);
@@ -235,7 +241,11 @@ fn an_account_is_asked_for_on_the_command_line() {
     assert!(lea.ok(&["workspace", "show", "nlp"]).contains("has asked     new"));
     lea.ok(&["workspace", "add-member", "nlp", "new"]);
     new.log_in(&password("new"));
-    assert!(new.ok(&["run", "--", "echo", "runs"]).contains("runs"));
+    // Their tasks would run under an account that the machine does not have.
+    let none = new.run(&["run", "--", "echo", "runs"]);
+    assert!(none.code() != 0 && none.err().contains("no account `new`"), "{}{}", none.out(), none.err());
+    team.admin().ok(&["user", "set", "new", "--account", "nobody"]);
+    assert_eq!(new.ok(&["run", "--", "id", "-un"]), "nobody\n");
     // The password is changed with the old one, and other logins are over by it.
     let elsewhere = team.person("elsewhere");
     let words = ["login", &url, "--user", "new", "--name", "team", "--password-stdin"];

@@ -194,6 +194,7 @@ fn request(spec: &JobSpec) -> Lines {
         format!("{} at {}{only}", it.name, it.path)
     };
     let volumes: Vec<String> = spec.volumes.iter().map(volume).collect();
+    add("without volumes", spec.without_volumes.then(|| "yes".into()));
     add("volumes", (!volumes.is_empty()).then(|| volumes.join("\n")));
     add("k8s", kubernetes(spec));
     lines

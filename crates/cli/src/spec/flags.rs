@@ -79,6 +79,9 @@ pub(crate) struct Flags {
     /// A whole node for each task, with all its devices
     #[arg(long, help_heading = "Scheduling")]
     pub exclusive: bool,
+    /// Do without the storage of your own and of your workspace that the server gives every task
+    #[arg(long, help_heading = "Scheduling")]
+    pub without_volumes: bool,
     /// From 0 to 1000; higher goes first (500 if absent)
     #[arg(long, value_name = "N", help_heading = "Scheduling")]
     pub priority: Option<String>,
@@ -107,7 +110,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 24] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 25] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -128,6 +131,7 @@ impl Flags {
             ("--peers", &["peers"], yes(self.peers)),
             ("--on", &["on"], text(&self.on)),
             ("--exclusive", &["exclusive"], yes(self.exclusive)),
+            ("--without-volumes", &["without_volumes"], yes(self.without_volumes)),
             ("--priority", &["priority"], text(&self.priority)),
             ("--preemptible", &["preemptible"], yes(self.preemptible)),
             ("--workspace", &["workspace"], text(&self.workspace)),

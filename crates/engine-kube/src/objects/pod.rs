@@ -311,19 +311,25 @@ fn own_volumes(spec: &JobSpec, name: &str) -> (Vec<Value>, Vec<Value>) {
     (volumes, mounts)
 }
 
-/// The job's own volumes, as the configuration knows them.
+/// The job's own volumes, and its part of the server's, as the configuration knows them.
 fn attach(order: &Order, volumes: &mut Vec<Value>, mounts: &mut Vec<Value>, errors: &mut Vec<FieldError>) {
-    let known = &order.cluster.volumes;
-    for (index, volume) in order.spec().volumes.iter().enumerate() {
-        let Some(found) = known.get(&volume.name) else {
-            let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let there = match names.as_slice() {
-                [] => "; none are set: k8s.volumes of config.toml names them".to_owned(),
-                names => format!("; there are: {}", names.join(", ")),
-            };
-            let message = format!("there is no volume `{}` on this cluster{there}", volume.name);
-            let field = format!("volumes[{index}].name");
-            errors.push(FieldError::new(field, FieldCode::InvalidValue, message));
+    let own = (0..).zip(&order.spec().volumes).map(|(index, volume)| Wanted {
+        name: &volume.name,
+        field: format!("volumes[{index}].name"),
+        path: &volume.path,
+        below: None,
+        read_only: volume.read_only,
+    });
+    let given = order.gang.volumes.iter().map(|volume| Wanted {
+        name: &volume.name,
+        field: "volumes".into(),
+        path: &volume.path,
+        below: Some(&volume.below),
+        read_only: false,
+    });
+    for (index, wanted) in own.chain(given).enumerate() {
+        let Some(found) = order.cluster.volumes.get(wanted.name) else {
+            errors.push(wanted.unknown(order));
             continue;
         };
         let mut source = match &found.source {
@@ -335,10 +341,43 @@ fn attach(order: &Order, volumes: &mut Vec<Value>, mounts: &mut Vec<Value>, erro
         let name = format!("volume-{index}");
         source["name"] = json!(name);
         volumes.push(source);
-        let mut mount = json!({ "name": name, "mountPath": volume.path });
-        if found.read_only || volume.read_only {
+        let mut mount = json!({ "name": name, "mountPath": wanted.path });
+        if found.read_only || wanted.read_only {
             mount["readOnly"] = json!(true);
         }
+        if let Some(below) = wanted.below {
+            mount["subPath"] = json!(below);
+        }
         mounts.push(mount);
+    }
+}
+
+/// A volume that a pod is to have.
+struct Wanted<'a> {
+    name: &'a str,
+    /// Where it is asked for.
+    field: String,
+    path: &'a str,
+    /// The part of it that is.
+    below: Option<&'a str>,
+    read_only: bool,
+}
+
+impl Wanted<'_> {
+    fn unknown(&self, order: &Order) -> FieldError {
+        let names: Vec<&str> = order.cluster.volumes.keys().map(String::as_str).collect();
+        let there = match names.as_slice() {
+            [] => "; none are set: k8s.volumes of config.toml names them".to_owned(),
+            names => format!("; there are: {}", names.join(", ")),
+        };
+        let help = match self.below {
+            Some(_) => format!(
+                "; set k8s.volumes.{} to where the cluster has it, or use --without-volumes",
+                self.name
+            ),
+            None => String::new(),
+        };
+        let message = format!("there is no volume `{}` on this cluster{there}{help}", self.name);
+        FieldError::new(self.field.clone(), FieldCode::InvalidValue, message)
     }
 }

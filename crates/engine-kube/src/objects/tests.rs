@@ -13,7 +13,7 @@ fn gang(fields: Value) -> Gang {
         value[name] = field.clone();
     }
     let spec = JobSpec::from_value(value).unwrap();
-    Gang { name: "train now!".into(), place: String::new(), spec: Arc::new(spec) }
+    Gang { name: "train now!".into(), place: String::new(), spec: Arc::new(spec), volumes: Vec::new() }
 }
 
 fn attempt() -> AttemptId {
@@ -90,6 +90,35 @@ fn four_nodes_of_eight_devices_with_shared_memory_and_volumes() {
     ]);
     insta::assert_json_snapshot!(made(&gang, &cluster).unwrap().service);
     insta::assert_json_snapshot!(job(&gang, &cluster));
+}
+
+#[test]
+fn a_part_of_the_servers_volumes_is_a_directory_of_the_clusters() {
+    let mut gang = gang(json!({}));
+    gang.volumes = vec![muster_link::message::GivenVolume {
+        name: "user".into(),
+        root: "/nas/people".into(),
+        below: "ada".into(),
+        path: "/mnt/user/ada".into(),
+        is_private: true,
+    }];
+    let mut cluster = cluster(Wishes::default());
+    let wrong = made(&gang, &cluster).err().unwrap();
+    assert_eq!(wrong[0].field, "volumes");
+    assert!(
+        wrong[0].message.contains("set k8s.volumes.user") && wrong[0].message.contains("--without-volumes")
+    );
+    let source = Source::Nfs { server: "nas".into(), path: "/people".into() };
+    cluster.volumes = BTreeMap::from([("user".into(), Volume { source, read_only: false })]);
+    let pod = job(&gang, &cluster)["spec"]["template"]["spec"].clone();
+    let has = |list: &Value, wanted: Value| list.as_array().unwrap().contains(&wanted);
+    assert!(
+        has(&pod["volumes"], json!({ "name": "volume-0", "nfs": { "server": "nas", "path": "/people" } })),
+        "{pod}"
+    );
+    let task = pod["containers"].as_array().unwrap().iter().find(|one| one["name"] == "task").unwrap();
+    let mount = json!({ "name": "volume-0", "mountPath": "/mnt/user/ada", "subPath": "ada" });
+    assert!(has(&task["volumeMounts"], mount), "{pod}");
 }
 
 #[test]

@@ -191,7 +191,7 @@ mod tests {
             value[name] = field.clone();
         }
         let spec = JobSpec::from_value(value).unwrap();
-        Gang { name: "train now!".into(), place: "gpu".into(), spec: Arc::new(spec) }
+        Gang { name: "train now!".into(), place: "gpu".into(), spec: Arc::new(spec), volumes: Vec::new() }
     }
 
     fn attempt() -> AttemptId {

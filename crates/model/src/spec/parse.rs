@@ -121,6 +121,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         outputs: fields.take("outputs", patterns).unwrap_or_default(),
         endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
         volumes: fields.nested("volumes", volumes).unwrap_or_default(),
+        without_volumes: fields.take("without_volumes", boolean).unwrap_or(false),
         workspace: fields.take("workspace", name),
         in_place,
         clean_env: fields.take("clean_env", boolean).unwrap_or(false),

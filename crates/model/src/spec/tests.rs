@@ -93,6 +93,7 @@ fn full() -> (Value, JobSpec) {
         in_place: true,
         clean_env: true,
         exclusive: false,
+        without_volumes: false,
         labels: BTreeMap::new(),
     };
     (value, spec)
@@ -438,6 +439,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                 on,
                 clean_env,
                 exclusive,
+                without_volumes: keep_going,
                 labels,
             }
         },

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use muster_link::message::{Hello, PROTOCOL, ReportPhase, ToAgent, ToServer};
+use muster_link::message::{Hello, ReportPhase, ToAgent, ToServer};
 use muster_model::job::{Event, State};
 use muster_model::task::{Address, TaskEnd, TaskPhase};
 use muster_model::{NodeId, Reason, Task, TaskId, Timestamp};
+use muster_scheduler::Serves;
 use muster_store::{Change, NodeRow};
 use tokio::sync::mpsc;
 
@@ -46,7 +47,7 @@ impl Core {
             last_seen_at: Some(now),
         })));
         batch.speakers.insert(hello.node.clone());
-        let welcome = ToAgent::Welcome { protocol: PROTOCOL, keep: self.parts.keep.clone() };
+        let welcome = self.welcome();
         batch.messages.push((hello.node.clone(), welcome));
         if let Some(path) = self.newer_binary(target.engine(), &hello.build) {
             tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
@@ -76,6 +77,10 @@ impl Core {
         node.incarnation = Some(hello.incarnation.clone());
         node.host = hello.host.clone();
         node.account = hello.account.clone();
+        // One that is root's becomes whom it is told to. An older one does not know how, and does not say what it lacks.
+        let is_anybody = hello.account.uid == 0 && hello.protocol >= 3;
+        let only = (!is_anybody).then(|| hello.account.name.clone());
+        node.free.serves = Serves { only, lacks: None };
         node.lost_at = None;
         node.is_doubted = false;
         if node.allocation.is_some() {
@@ -263,6 +268,11 @@ impl Core {
             }
             ToServer::Outputs { task, outputs } => return self.on_outputs(node, task, outputs, batch, now),
             ToServer::Collected { bytes } => return self.on_collected(node, bytes),
+            ToServer::Volumes { lacks } => {
+                self.node_mut(node).free.serves.lacks = Some(lacks);
+                self.dirty = true;
+                return;
+            }
             ToServer::Hello(_) | ToServer::Metrics(_) | ToServer::Ping => return,
             ToServer::Unsupported { what } => {
                 return tracing::warn!(%node, %what, "the agent does not know a message");

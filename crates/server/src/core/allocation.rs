@@ -201,7 +201,8 @@ impl Core {
         let attempt = live.job.attempt_id();
         let allocation = self.allocations.get(&attempt)?;
         let place = live.target().place().to_owned();
-        let gang = Gang { name: live.name.clone(), place, spec: live.spec.clone() };
+        let volumes = if self.mounts_itself(live.target()) { self.volumes_of(live) } else { Vec::new() };
+        let gang = Gang { name: live.name.clone(), place, spec: live.spec.clone(), volumes };
         let target = live.target().clone();
         Some(Word::HandOver { nodes: allocation.row.nodes.clone(), attempt, target, gang: Box::new(gang) })
     }

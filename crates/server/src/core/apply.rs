@@ -249,6 +249,8 @@ impl Core {
             shared_port: Some(muster_launch::shared_port(&bond(live))),
             devices: task.placement.devices.clone(),
             memory_bytes: live.spec.resources.memory,
+            account: live.need().account.clone(),
+            volumes: if self.mounts_itself(live.target()) { Vec::new() } else { self.volumes_of(live) },
         };
         let node = task.placement.node.clone();
         self.send(&node, ToAgent::Prepare(Box::new(message)));
@@ -259,6 +261,7 @@ impl Core {
     pub(super) fn directory(&self, live: &Live, node: &NodeId) -> Option<String> {
         match (live.spec.kind, live.target()) {
             (Kind::Machine, Target::Local) => None,
+            (Kind::Machine, _) if live.need().account.is_some() => Some("~".into()),
             (Kind::Machine, _) => self.nodes.get(node).map(|node| node.account.home.clone()),
             (Kind::Training, _) => live.spec.workdir.clone().filter(|_| live.spec.in_place),
         }
@@ -267,6 +270,8 @@ impl Core {
     fn send_launch(&mut self, live: &Live, ranks: &[u32]) {
         let Some(mut gang) = self.gang(live) else { return };
         let environment = match self.parts.readers.environment(&live.job.id) {
+            // Who submits to a shared server sits elsewhere, and their variables mean nothing there.
+            _ if live.need().account.is_some() => BTreeMap::new(),
             Ok(environment) => environment.unwrap_or_default(),
             Err(error) => {
                 return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
@@ -326,7 +331,7 @@ impl Core {
         let node = self.nodes.get(&task.placement.node)?;
         Some(Member {
             host: node.host.clone(),
-            account: node.account.clone(),
+            account: task.address.as_ref()?.account.clone().unwrap_or_else(|| node.account.clone()),
             address: task.address.clone()?,
             devices: muster_launch::given(&node.free.capacity.devices, &task.placement.devices),
         })

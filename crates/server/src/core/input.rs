@@ -43,7 +43,9 @@ pub(crate) struct Submission {
 pub(crate) enum Input {
     Submit(Box<Submission>, Reply<JobId>),
     /// The same checks as for a submission, and what would happen, without making a job.
-    Preview(Box<JobSpec>, Reply<Why>),
+    Preview(Box<JobSpec>, String, Reply<Why>),
+    /// The account of somebody was changed: what waits of theirs may start elsewhere.
+    Renew(String),
     Job(JobId, Event, Reply<()>),
     /// What someone wants of one of its tasks.
     Task {

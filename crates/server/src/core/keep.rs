@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::{Kept, Reply};
+use crate::volume::Volume;
 
 impl Core {
     /// A node says what became of a task's files. It repeats that until it may forget the task.
@@ -89,10 +90,17 @@ impl Core {
         if self.parts.keep == keep {
             return;
         }
-        for node in self.nodes.values_mut().filter(|node| node.connection.is_some()) {
-            node.send(ToAgent::Welcome { protocol: PROTOCOL, keep: keep.clone() });
-        }
         self.parts.keep = keep;
+        let welcome = self.welcome();
+        for node in self.nodes.values_mut().filter(|node| node.connection.is_some()) {
+            node.send(welcome.clone());
+        }
+    }
+
+    /// What an agent is told first.
+    pub(super) fn welcome(&self) -> ToAgent {
+        let volumes = self.parts.volumes.iter().map(Volume::asked).collect();
+        ToAgent::Welcome { protocol: PROTOCOL, keep: self.parts.keep.clone(), volumes }
     }
 
     /// Asks every node that is there. One that is away does it by itself.

@@ -22,6 +22,7 @@ pub(super) type Order = (Reverse<u32>, u64);
 pub(super) struct Live {
     pub job: Job,
     pub name: String,
+    pub owner: String,
     pub spec: Arc<JobSpec>,
     pub bundle: Option<BundleId>,
     pub waiting: Arc<Waiting>,
@@ -29,14 +30,17 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub fn new(job: Job, name: String, spec: Arc<JobSpec>, bundle: Option<BundleId>, seq: u64) -> Self {
-        let waiting = Waiting {
-            job: job.id.clone(),
-            nodes: job.wanted().len() as u32,
-            need: Need::from(&*spec),
-            prefer: job.preferred(),
-        };
-        Self { job, name, order: (Reverse(spec.priority), seq), spec, bundle, waiting: Arc::new(waiting) }
+    pub fn new(
+        job: Job,
+        (name, owner): (String, String),
+        spec: Arc<JobSpec>,
+        bundle: Option<BundleId>,
+        seq: u64,
+        need: Need,
+    ) -> Self {
+        let (nodes, prefer) = (job.wanted().len() as u32, job.preferred());
+        let waiting = Arc::new(Waiting { job: job.id.clone(), nodes, need, prefer });
+        Self { job, name, owner, order: (Reverse(spec.priority), seq), spec, bundle, waiting }
     }
 
     /// What it waits for, each time it comes to the queue.

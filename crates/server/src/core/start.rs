@@ -133,7 +133,8 @@ impl Core {
 
     fn load_jobs(&mut self) -> Result<(), muster_store::Error> {
         for row in self.parts.readers.load_unfinished()? {
-            let live = Live::new(row.job, row.name, row.spec, row.bundle, row.seq);
+            let need = self.need_of(&row.owner, &row.spec);
+            let live = Live::new(row.job, (row.name, row.owner), row.spec, row.bundle, row.seq, need);
             self.jobs.insert(live.job.id.clone(), live);
         }
         Ok(())

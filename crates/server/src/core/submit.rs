@@ -35,9 +35,11 @@ impl Core {
             Ok(None) => {}
             Err(problem) => return drop(reply.send(Err(problem))),
         }
-        if let Err(problem) =
-            self.check(&submission.spec).and_then(|()| self.check_bundle(&submission, batch))
+        if let Err(problem) = self
+            .check(&submission.owner, &submission.spec)
+            .and_then(|()| self.check_bundle(&submission, batch))
         {
+            self.look_again(&submission.spec);
             return drop(reply.send(Err(problem)));
         }
         let id = self.accept(submission, batch, now);
@@ -67,7 +69,7 @@ impl Core {
     }
 
     /// What can only be checked against the present: names in use, and whether the gang could ever fit.
-    fn check(&self, spec: &JobSpec) -> Result<(), Problem> {
+    fn check(&self, owner: &str, spec: &JobSpec) -> Result<(), Problem> {
         let mut errors = Vec::new();
         if let Some(name) = spec.name.as_ref().filter(|name| self.names.contains_key(&title(spec, name))) {
             if spec.kind == Kind::Machine {
@@ -87,10 +89,12 @@ impl Core {
         }
         // Whether somebody else's machines have enough is theirs to say.
         let nodes = self.free_on(&spec.on);
-        let waiting = waiting(spec);
+        let waiting = self.waiting(owner, spec);
+        errors.extend(self.check_volumes(spec));
+        errors.extend(self.check_served(&spec.on, &waiting));
         // A node that has not said what it has yet may have anything.
         let known = !nodes.is_empty() && nodes.iter().all(|node| node.capacity.slots > 0);
-        if known && !fits_ever(&nodes, spec.nodes, &waiting.need) {
+        if known && errors.is_empty() && !fits_ever(&nodes, spec.nodes, &waiting.need) {
             let whole: Vec<Free> = nodes.iter().map(|node| Free { usable: true, ..node.clone() }).collect();
             if let Some(obstacle) = muster_scheduler::explain(&whole, &waiting, 0) {
                 let message = format!("{}; {}", obstacle.constraint, obstacle.help);
@@ -127,7 +131,7 @@ impl Core {
         batch.first.push(Change::NewJob(Box::new(NewJob {
             job: job.clone(),
             name: name.clone(),
-            owner,
+            owner: owner.clone(),
             workspace: spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()),
             spec: spec.clone(),
             parent: None,
@@ -141,7 +145,8 @@ impl Core {
         batch.event(&id, 0, now, "submitted", json!({ "name": name }));
         batch.jobs.insert(id.clone(), Touched::default());
         self.next_seq += 1;
-        self.adopt(Live::new(job, name, Arc::new(spec), bundle, self.next_seq));
+        let need = self.need_of(&owner, &spec);
+        self.adopt(Live::new(job, (name, owner), Arc::new(spec), bundle, self.next_seq, need));
         self.dirty = true;
         id
     }
@@ -187,8 +192,8 @@ impl Core {
     }
 
     /// What would happen to a job, if it were submitted now.
-    pub(super) fn preview(&self, spec: &JobSpec) -> Result<Why, Problem> {
-        self.check(spec)?;
+    pub(super) fn preview(&self, owner: &str, spec: &JobSpec) -> Result<Why, Problem> {
+        self.check(owner, spec)?;
         if self.is_delegated(&spec.on) {
             return Ok(Why {
                 code: "delegated".into(),
@@ -197,7 +202,7 @@ impl Core {
                 ..Why::default()
             });
         }
-        let waiting = waiting(spec);
+        let waiting = self.waiting(owner, spec);
         let ahead = self.queues.get(&spec.on).map_or(0, |queue| queue.len());
         Ok(self.obstacle(&waiting, &spec.on, ahead).unwrap_or_else(|| Why {
             code: "starts_now".into(),
@@ -205,12 +210,12 @@ impl Core {
             ..Why::default()
         }))
     }
-}
 
-/// A job as the scheduler would see it.
-fn waiting(spec: &JobSpec) -> Waiting {
-    let need = Need::from(spec);
-    Waiting { job: JobId::from_random(0), nodes: spec.nodes, need, prefer: Vec::new() }
+    /// A job as the scheduler would see it.
+    fn waiting(&self, owner: &str, spec: &JobSpec) -> Waiting {
+        let need = self.need_of(owner, spec);
+        Waiting { job: JobId::from_random(0), nodes: spec.nodes, need, prefer: Vec::new() }
+    }
 }
 
 /// The field that asks for more than there is.

@@ -56,6 +56,9 @@ fn load(dir: &std::path::Path) -> (Core, Ears) {
         starts: Arc::default(),
         home: dir.into(),
         keep: Default::default(),
+        accounts: None,
+        owner: "me".into(),
+        volumes: Vec::new(),
     };
     (Core::load(parts, vec![(node(), Target::Local)]).unwrap(), (words, delegated))
 }

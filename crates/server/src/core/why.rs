@@ -29,6 +29,17 @@ impl Core {
         if absent.count() == absent.all {
             return Some(self.nowhere(target, &absent));
         }
+        if let Some(refused) = self.refusals(target, waiting) {
+            return Some(Why {
+                code: "not_served".into(),
+                summary: format!("no node of {target} can have it"),
+                constraint: Some(refused),
+                help: Some(
+                    "an admin can say which account is whose (`muster user set`), or see to the nodes".into(),
+                ),
+                starts_at: None,
+            });
+        }
         let obstacle = muster_scheduler::explain(&self.free_on(target), waiting, ahead)?;
         // A host that has not said yet what it has may have anything.
         if obstacle.code == "never_fits" && absent.is_any_unknown {

@@ -72,6 +72,7 @@ impl Cluster {
             in_place: false,
             images: false,
             volumes: false,
+            accounts: true,
             keeps_files,
             lost_after: Duration::from_secs(10),
         };
@@ -214,6 +215,7 @@ impl Office {
             version: "0".into(),
             owner: "me".into(),
             keep: Keep::default(),
+            volumes: Vec::new(),
             pools: Vec::new(),
             read_again: Box::new(|| Err("there is no configuration".into())),
         };

@@ -25,7 +25,7 @@ use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, TheJob};
 use super::metrics::add_present;
 use crate::accounts::Caller;
-use crate::core::{Input, Submission, internal};
+use crate::core::{DEFAULT_WORKSPACE, Input, Submission, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
 use crate::{bundle, view};
@@ -58,11 +58,14 @@ pub(super) async fn create(
     let digest = key.is_some().then(|| digest(&request));
     let mut spec = checked(&shared, &request)?;
     enter_workspace(&shared, &caller, &request, &mut spec)?;
-    let trouble = check_there(&shared, &spec, key.clone()).await?;
+    let trouble = check_there(&shared, &caller.name, &spec, key.clone()).await?;
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         shared.core.ask(Input::Settled).await?;
-        let mut why = shared.core.ask(|reply| Input::Preview(Box::new(spec.clone()), reply)).await?;
+        let mut why = shared
+            .core
+            .ask(|reply| Input::Preview(Box::new(spec.clone()), caller.name.clone(), reply))
+            .await?;
         if let Some(trouble) = trouble {
             why.constraint = Some(format!("{} does not answer now: {trouble}", spec.on));
         }
@@ -130,8 +133,25 @@ fn enter_workspace(
             spec.timeout.get_or_insert(longest);
         }
         spec.workspace = Some(name);
-        Ok(())
+        if caller.rights.is_admin() { Ok(()) } else { check_reach(spec) }
     })
+}
+
+/// A pod can be made to hold anything that its namespace does, other people's storage and the tokens of other jobs included.
+fn check_reach(spec: &JobSpec) -> Result<(), Problem> {
+    let Some(k8s) = &spec.k8s else { return Ok(()) };
+    let beyond = [
+        ("k8s.pod", k8s.pod.is_some()),
+        ("k8s.secrets", !k8s.secrets.is_empty()),
+        ("k8s.service_account", k8s.service_account.is_some()),
+    ];
+    let refused = |(field, _)| {
+        let message = "only an admin sets it where people share a server, as it reaches beyond the job; an admin can set it for \
+                       every job in [k8s] of config.toml";
+        FieldError::new(field, FieldCode::NotSupported, message)
+    };
+    let errors: Vec<FieldError> = beyond.into_iter().filter(|(_, is_set)| *is_set).map(refused).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
 }
 
 /// A server that has just started knows its nodes by what they had the last time. Whoever asks for more than that is looked
@@ -206,6 +226,7 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
 /// reason that is returned, may still refuse the job when it is given it.
 async fn check_there(
     shared: &Shared,
+    owner: &str,
     spec: &JobSpec,
     key: Option<String>,
 ) -> Result<Option<String>, Problem> {
@@ -221,7 +242,10 @@ async fn check_there(
         }
     }
     let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
-    let gang = Gang { name, place: spec.on.place().to_owned(), spec: Arc::new(spec.clone()) };
+    let workspace = spec.workspace.as_deref().unwrap_or(DEFAULT_WORKSPACE);
+    let volumes = shared.volumes.iter().filter(|_| engine.capabilities().volumes && !spec.without_volumes);
+    let volumes = volumes.map(|volume| volume.given(owner, workspace)).collect();
+    let gang = Gang { name, place: spec.on.place().to_owned(), spec: Arc::new(spec.clone()), volumes };
     let late = |_| Err(Error::retryable("ask what it would refuse", silent()));
     match timeout(CHECK, engine.check(&gang)).await.unwrap_or_else(late) {
         Ok(errors) if errors.is_empty() => Ok(None),

@@ -19,7 +19,7 @@ use super::account::{accounts, refuse, token_view};
 use super::describe::{Always, Conflicts, Limited, OnPerson, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
 use crate::accounts::{Caller, Directory, secret, token_id};
-use crate::core::now;
+use crate::core::{Input, now};
 use crate::state::Shared;
 
 /// As many tokens may one person have.
@@ -144,6 +144,7 @@ pub(super) async fn change(
         Ok((vec![AccountChange::User(user.clone())], user))
     };
     let user = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
+    shared.core.tell(Input::Renew(user.name.clone())).await?;
     Ok(Json(accounts.look(|directory| view(directory, &user, &caller))))
 }
 

@@ -46,6 +46,7 @@ impl Cluster {
             in_place: false,
             images: false,
             volumes: false,
+            accounts: true,
             keeps_files: true,
             lost_after: Duration::from_secs(10),
         };

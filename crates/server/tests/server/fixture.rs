@@ -77,6 +77,7 @@ impl Server {
             version: "0".into(),
             owner: "me".into(),
             keep,
+            volumes: Vec::new(),
             pools,
             read_again: Box::new(|| Err("there is no configuration".into())),
         });

@@ -107,7 +107,7 @@ impl Host {
 /// A member's files. While one was written, another test may have started a process, which has it open for a moment; until
 /// then the system does not run it.
 pub fn make_gang(dir: &Path, peers: &Peers) -> Gang {
-    let gang = Gang::make(dir, peers, "anyone").unwrap();
+    let gang = Gang::make(dir, peers, "anyone", None).unwrap();
     for program in std::fs::read_dir(gang.bin()).unwrap() {
         let program = program.unwrap().path();
         wait_for("the program", || {

@@ -78,6 +78,15 @@ UserState = Literal["pending", "active", "disabled"]
 Vendor = Literal["ascend", "nvidia"]
 
 
+class Account(TypedDict):
+    """An account of a machine, which tasks run under."""
+
+    gid: int
+    home: str
+    name: str
+    uid: int
+
+
 class AddHosts(TypedDict):
     """`POST /pools/{pool}/hosts`: more hosts. A pool that is not there is made; a host that is there already is reached as it is said here from now on, and tried at once if it is away."""
 
@@ -88,6 +97,7 @@ class AddHosts(TypedDict):
 class Address(TypedDict):
     """Where a task's peers reach it."""
 
+    account: NotRequired[Account | None]
     infiniband: NotRequired[str | None]
     interface: NotRequired[str | None]
     ip: str
@@ -455,6 +465,7 @@ class JobSpec(TypedDict):
     setup: NotRequired[str | None]
     timeout: NotRequired[str | None]
     volumes: NotRequired[list[Volume]]
+    without_volumes: NotRequired[bool]
     workdir: NotRequired[str | None]
     workspace: NotRequired[str | None]
 

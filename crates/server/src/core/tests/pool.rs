@@ -25,6 +25,7 @@ impl Far {
             in_place: false,
             images: false,
             volumes: false,
+            accounts: true,
             keeps_files: true,
             lost_after: Duration::from_secs(10),
         })

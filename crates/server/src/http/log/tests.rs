@@ -234,6 +234,7 @@ fn options(home: &Path) -> Options {
     };
     Options {
         keep: crate::retention::Keep::default(),
+        volumes: Vec::new(),
         pools: Vec::new(),
         read_again: Box::new(|| Err("there is no configuration".into())),
         home: home.into(),

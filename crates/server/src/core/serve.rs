@@ -1,0 +1,143 @@
+//! Whom nodes serve: under which account a job's tasks run, which volumes they have, and where that can be.
+
+use std::sync::Arc;
+
+use muster_link::message::GivenVolume;
+use muster_model::spec::{FieldCode, FieldError, JobSpec, Target};
+use muster_scheduler::{Need, Waiting};
+
+use super::Core;
+use super::live::{Live, Node};
+use super::submit::DEFAULT_WORKSPACE;
+use crate::volume::Volume;
+
+/// How many nodes are named one by one.
+const NAMED: usize = 3;
+
+impl Core {
+    /// What a job needs of a node.
+    pub(super) fn need_of(&self, owner: &str, spec: &JobSpec) -> Need {
+        let volumes = self.wanted(spec).iter().map(|volume| volume.name().to_owned()).collect();
+        Need { account: self.account_of(owner, &spec.on), volumes, ..Need::from(spec) }
+    }
+
+    /// The account of the machine that somebody's tasks run under; none where it is the agent's. So it is for whoever runs the
+    /// server, on the server's own machine.
+    pub(super) fn account_of(&self, owner: &str, target: &Target) -> Option<String> {
+        let accounts = self.parts.accounts.as_ref()?;
+        let engine = self.parts.engines.get(target.engine())?;
+        if !engine.capabilities().accounts {
+            return None;
+        }
+        match accounts.look(|directory| directory.user(owner).map(|user| user.account.clone())) {
+            Some(mapped) => Some(mapped.unwrap_or_else(|| owner.to_owned())),
+            None if *target == Target::Local && owner == self.parts.owner => None,
+            None => Some(owner.to_owned()),
+        }
+    }
+
+    /// The volumes that a job's tasks have.
+    fn wanted(&self, spec: &JobSpec) -> &[Volume] {
+        if spec.without_volumes { &[] } else { &self.parts.volumes }
+    }
+
+    /// A job's part of each volume that it has.
+    pub(super) fn volumes_of(&self, live: &Live) -> Vec<GivenVolume> {
+        let workspace = live.spec.workspace.as_deref().unwrap_or(DEFAULT_WORKSPACE);
+        self.wanted(&live.spec).iter().map(|volume| volume.given(&live.owner, workspace)).collect()
+    }
+
+    /// Whether an engine sees to volumes before there is an agent.
+    pub(super) fn mounts_itself(&self, target: &Target) -> bool {
+        self.parts.engines.get(target.engine()).is_some_and(|engine| engine.capabilities().volumes)
+    }
+
+    /// A volume of the server's is had in parts: nobody names it to have all of it.
+    pub(super) fn check_volumes(&self, spec: &JobSpec) -> Vec<FieldError> {
+        let is_ours = |name: &str| self.parts.volumes.iter().any(|volume| volume.name() == name);
+        let named = (0..).zip(&spec.volumes).filter(|(_, volume)| is_ours(&volume.name));
+        let wrong = named.map(|(index, volume): (usize, _)| {
+            let message = format!(
+                "`{}` is a volume of the server's, and every task has its part of it; leave it out",
+                volume.name
+            );
+            FieldError::new(format!("volumes[{index}].name"), FieldCode::InvalidValue, message)
+        });
+        wrong.collect()
+    }
+
+    /// What is wrong with a job that no node would ever serve.
+    pub(super) fn check_served(&self, target: &Target, waiting: &Waiting) -> Option<FieldError> {
+        if self.is_delegated(target) {
+            return self.check_delegated(target, waiting);
+        }
+        let refused = self.refusals(target, waiting)?;
+        let field = if waiting.need.volumes.is_empty() { "on" } else { "volumes" };
+        let help = help(waiting);
+        Some(FieldError::new(
+            field,
+            FieldCode::NotSupported,
+            format!("{target} cannot have it: {refused}; {help}"),
+        ))
+    }
+
+    /// An agent in somebody else's allocation is that account's, and mounts nothing. What a cluster has, it says itself.
+    fn check_delegated(&self, target: &Target, waiting: &Waiting) -> Option<FieldError> {
+        let engine = self.parts.engines.get(target.engine())?;
+        let moved = self.parts.volumes.iter().find(|volume| volume.is_elsewhere());
+        let moved = moved.filter(|_| engine.capabilities().accounts && !waiting.need.volumes.is_empty())?;
+        let message = format!(
+            "tasks on {target} cannot have volume `{}`: it is seen at another path than machines have it at, and nothing can be \
+             mounted there; {}",
+            moved.name(),
+            help(waiting)
+        );
+        Some(FieldError::new("volumes", FieldCode::NotSupported, message))
+    }
+
+    /// Why each node of a target does not serve a job; none if one does, or may.
+    pub(super) fn refusals(&self, target: &Target, waiting: &Waiting) -> Option<String> {
+        let free = self.free_on(target);
+        let why = |node: &muster_scheduler::Free| {
+            Some(format!("{}: {}", self.name_of(&node.node), node.serves.obstacle(&waiting.need)?))
+        };
+        let mut refused = free.iter().map(why).collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
+        let more = refused.len().saturating_sub(NAMED);
+        refused.truncate(NAMED);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        Some(format!("{}{more}", refused.join("; ")))
+    }
+
+    /// Somebody was refused: have nodes look again for what they lack, so that who has seen to it need not say so.
+    pub(super) fn look_again(&mut self, spec: &JobSpec) {
+        let welcome = self.welcome();
+        let lacking =
+            |node: &&mut Node| node.free.serves.lacks.as_ref().is_some_and(|lacks| !lacks.is_empty());
+        for node in self.nodes.values_mut().filter(|node| node.target == spec.on).filter(lacking) {
+            node.send(welcome.clone());
+        }
+    }
+
+    /// Somebody has another account: what waits of theirs is looked at anew.
+    pub(super) fn renew(&mut self, owner: &str) {
+        let theirs = self.jobs.values().filter(|live| live.owner == owner);
+        let theirs: Vec<_> =
+            theirs.map(|live| (live.job.id.clone(), self.need_of(owner, &live.spec))).collect();
+        for (id, need) in theirs {
+            if let Some(live) = self.jobs.get_mut(&id) {
+                // What it has claimed already is counted by the same amounts.
+                live.waiting = Arc::new(Waiting { need, ..(*live.waiting).clone() });
+            }
+        }
+        self.dirty = true;
+    }
+}
+
+fn help(waiting: &Waiting) -> &'static str {
+    match waiting.need.volumes.is_empty() {
+        true => {
+            "choose another place with --on, or have an admin say which account is yours: `muster user set NAME --account ACCOUNT`"
+        }
+        false => "choose another place with --on, or use --without-volumes",
+    }
+}
