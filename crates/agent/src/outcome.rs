@@ -7,7 +7,11 @@ use crate::supervisor::{Exit, NotExecutable, Outcome, Status};
 
 /// How a task ended, for the server. `timeout_ms` is the limit it had.
 pub(crate) fn task_end(exit: &Exit, timeout_ms: Option<u64>) -> TaskEnd {
-    TaskEnd::new(failure(&exit.outcome, timeout_ms), Some(exit.log_bytes))
+    TaskEnd {
+        notice: exit.notice.clone().map(Box::new),
+        saved_at: exit.saved_at,
+        ..TaskEnd::new(failure(&exit.outcome, timeout_ms), Some(exit.log_bytes))
+    }
 }
 
 /// A task that was stopped keeps its own signal or code: that someone asked for it is the job's to know, and how it

@@ -45,19 +45,19 @@ fn work(file: &Path) -> io::Result<ExitCode> {
     };
     let processes = read::<Processes>(dir, name)?.ok_or(io::ErrorKind::NotFound)?;
     match &processes.work {
-        Work::Wait => wait_for_stop(),
+        Work::Wait => wait_for_stop(processes.stop_signal),
         Work::Run(list) => {
             place::make(Path::new("."), list)?;
             match &list[..] {
                 [alone] => Err(command(alone).exec()).or_else(|error| Ok(cannot_start(alone, &error))),
-                list => Gang::new(list.len(), Duration::from_millis(processes.grace_ms))?.run(list),
+                list => Gang::new(list.len(), &processes)?.run(list),
             }
         }
     }
 }
 
-fn wait_for_stop() -> io::Result<ExitCode> {
-    let signals = Signals::new()?;
+fn wait_for_stop(stop: muster_model::signal::Signal) -> io::Result<ExitCode> {
+    let signals = Signals::new(stop)?;
     loop {
         signal::wait([signals.descriptor()], None)?;
         if signals.take()?.iter().any(|heard| heard.is_stop()) {
@@ -97,6 +97,8 @@ struct Gang {
     running: Vec<(usize, Child)>,
     count: usize,
     grace: Duration,
+    /// What they are told to end with.
+    stop_signal: Signal,
     /// How the task ends, once one has failed.
     failure: Option<Failure>,
     is_stopping: bool,
@@ -116,10 +118,12 @@ enum End {
 }
 
 impl Gang {
-    fn new(count: usize, grace: Duration) -> io::Result<Gang> {
-        let signals = Signals::new()?;
+    fn new(count: usize, processes: &Processes) -> io::Result<Gang> {
+        let grace = Duration::from_millis(processes.grace_ms);
+        let stop_signal = Signal::from_named_raw(processes.stop_signal.number()).unwrap_or(Signal::TERM);
+        let signals = Signals::new(processes.stop_signal)?;
         let (pump, running) = (Pump::default(), Vec::with_capacity(count));
-        Ok(Gang { signals, pump, running, count, grace, failure: None, is_stopping: false })
+        Ok(Gang { signals, pump, running, count, grace, stop_signal, failure: None, is_stopping: false })
     }
 
     fn run(mut self, processes: &[Process]) -> io::Result<ExitCode> {
@@ -129,7 +133,7 @@ impl Gang {
             if self.hear()?
                 && let Some((_, newest)) = self.running.last()
             {
-                tell(newest);
+                self.tell(newest);
             }
             if self.is_stopping || self.failure.is_some() {
                 break;
@@ -177,7 +181,7 @@ impl Gang {
         };
         // The supervisor tells the whole group by itself, and a second word may cut short what the first began.
         if !stop.is_from_supervisor() {
-            self.running.iter().for_each(|(_, child)| tell(child));
+            self.running.iter().for_each(|(_, child)| self.tell(child));
         }
         self.is_stopping = true;
         self.reap().map(|()| true)
@@ -220,12 +224,12 @@ impl Gang {
     fn fail(&mut self, end: End) {
         self.failure = Some(Failure { end, give_up_at: Instant::now() + self.grace });
         if !self.is_stopping {
-            self.running.iter().for_each(|(_, child)| tell(child));
+            self.running.iter().for_each(|(_, child)| self.tell(child));
         }
     }
-}
 
-/// Ask a process to end. It was not waited for, so its number is still its own.
-fn tell(child: &Child) {
-    let _ = kill_process(Pid::from_child(child), Signal::TERM);
+    /// Ask a process to end. It was not waited for, so its number is still its own.
+    fn tell(&self, child: &Child) {
+        let _ = kill_process(Pid::from_child(child), self.stop_signal);
+    }
 }

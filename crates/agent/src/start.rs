@@ -21,7 +21,7 @@ use crate::peers::Way;
 use crate::prepare::directory;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
-use crate::supervisor::{self, FORMAT, Overlay, PROCESSES, Started, Step, StepKind};
+use crate::supervisor::{self, FORMAT, NOTES, Overlay, PROCESSES, Started, Step, StepKind};
 use crate::task::{self, Observation, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
 use crate::{device, disk, environment, peers, programs, secret};
@@ -111,6 +111,7 @@ pub(crate) fn start(
         None => None,
     };
     programs::make(dir, &launch.surroundings.programs, &means.exe).map_err(Error::Stage)?;
+    disk::make_dir(&dir.path().join(NOTES)).map_err(Error::Stage)?;
     if let Some(person) = &person {
         make_over(dir, person).map_err(Error::Stage)?;
     }
@@ -190,6 +191,7 @@ fn launch_of(
         way.tell(&mut env);
         way.address
     });
+    supervisor::notice::tell(dir.path(), &mut env);
     let in_place = prepare.in_place.as_deref().map(|path| directory(path, person.as_ref()));
     let cwd = in_place.map_or_else(|| dir.work(), PathBuf::from);
     for name in &launch.surroundings.workdir_in {
@@ -215,6 +217,7 @@ fn launch_of(
         work,
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,
+        stop_signal: launch.stop_signal,
         // What the agent may have, its own tasks may.
         umask: given.umask.filter(|_| person.is_some()),
         limits: if person.is_some() { given.limits } else { Vec::new() },
@@ -239,9 +242,9 @@ fn make_over(dir: &TaskDir, person: &Person) -> io::Result<()> {
     for name in [SESSIONS, STEPS] {
         disk::make_dir(&dir.path().join(name))?;
     }
-    let own = [dir.work(), dir.upper(), dir.output(), dir.path().join(SESSIONS), dir.path().join(STEPS)];
-    let own = own.iter().filter(|path| path.is_dir());
-    own.into_iter().try_for_each(|path| person.owner().give_alone(path))
+    let notes = [SESSIONS, STEPS, NOTES].map(|name| dir.path().join(name));
+    let own = [dir.work(), dir.upper(), dir.output()].into_iter().chain(notes);
+    own.filter(|path| path.is_dir()).try_for_each(|path| person.owner().give_alone(&path))
 }
 
 /// The words of a task's command, the variables that are its only process's own, and what the command is to start by

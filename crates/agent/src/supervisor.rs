@@ -15,12 +15,14 @@ mod door;
 mod file;
 mod handover;
 mod life;
+pub(crate) mod notice;
 mod program;
 mod session;
 mod spawn;
 mod watch;
 
 pub use crate::overlay::Overlay;
+pub use notice::NOTES;
 pub use file::{
     CONTROL, DOOR, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES,
     Processes, STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
@@ -97,7 +99,8 @@ fn prepare(dir: &Path, launch: &mut Launch) -> io::Result<()> {
         launch.env.extend(secret::take(dir)?);
     }
     let Some(work) = launch.work.clone() else { return Ok(()) };
-    write(dir, PROCESSES, &Processes { format: FORMAT, work, grace_ms: launch.grace_ms })?;
+    let processes = Processes { format: FORMAT, work, grace_ms: launch.grace_ms, stop_signal: launch.stop_signal };
+    write(dir, PROCESSES, &processes)?;
     let owner = launch.person.as_ref().map(Person::owner);
     owner.map_or(Ok(()), |owner| owner.give_alone(&dir.join(PROCESSES)))
 }
@@ -124,6 +127,8 @@ fn failed(error: &io::Error) -> Exit {
         ended_at: Timestamp::now(),
         log_bytes: 0,
         survivors: Vec::new(),
+        notice: None,
+        saved_at: None,
         spent: None,
     }
 }

@@ -182,10 +182,13 @@ pub fn adopt(dir: &Path) -> Result<Adopted, Error> {
 
 /// Ask a task to end, and kill it after `grace`. Once asked it cannot be taken back; asking again can only shorten the
 /// grace. Returns at once. A task whose supervisor has not begun will not be run.
-pub fn stop(dir: &Path, grace: Duration) -> Result<(), Error> {
+pub fn stop(dir: &Path, grace: Duration, reason: &str) -> Result<(), Error> {
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let before = read::<StopAsked>(dir, STOP).map_err(Error::io("read the stop", dir))?;
-    let asked = StopAsked { grace_ms: before.map_or(grace_ms, |before| before.grace_ms.min(grace_ms)) };
+    let asked = match before {
+        Some(before) => StopAsked { grace_ms: before.grace_ms.min(grace_ms), ..before },
+        None => StopAsked { grace_ms, reason: reason.to_owned() },
+    };
     // First on disk, for a supervisor that does not listen yet and for whoever buries it.
     match write(dir, STOP, &asked) {
         Ok(()) => {}
@@ -195,7 +198,7 @@ pub fn stop(dir: &Path, grace: Duration) -> Result<(), Error> {
     }
     match open_control(dir) {
         Ok(mut control) => {
-            order(&mut control, Order::Stop { grace_ms }).map_err(Error::io("order the stop", dir))
+            order(&mut control, Order::Stop(asked)).map_err(Error::io("order the stop", dir))
         }
         // It is not there or nobody has it open: the supervisor is yet to begin, and will see the file, or it is gone.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NOENT)) => Ok(()),

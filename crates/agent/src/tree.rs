@@ -177,17 +177,18 @@ impl Tree {
 
     /// Ask every process to end: `SIGTERM` to the main process group at once, so that none of it is forked away from
     /// under us, and to everything outside of it one by one. `SIGCONT` follows, since a stopped process hears nothing.
-    pub fn terminate(&self, group: Option<Pid>, root: Root) {
+    pub fn terminate(&self, signal: muster_model::signal::Signal, group: Option<Pid>, root: Root) {
+        let signal = Signal::from_named_raw(signal.number()).unwrap_or(Signal::TERM);
         if let Some(group) = group {
             // A group that is gone is as good as told.
-            let _ = kill_process_group(group, Signal::TERM)
+            let _ = kill_process_group(group, signal)
                 .and_then(|()| kill_process_group(group, Signal::CONT));
         }
         for stat in self.members(root) {
             if group.is_none_or(|group| stat.group != group.as_raw_nonzero().get())
                 && let Some(pid) = stat.process.pid()
             {
-                let _ = kill_process(pid, Signal::TERM).and_then(|()| kill_process(pid, Signal::CONT));
+                let _ = kill_process(pid, signal).and_then(|()| kill_process(pid, Signal::CONT));
             }
         }
     }

@@ -9,7 +9,7 @@ use muster_model::metrics::{DeviceUse, NodeUse, Usage};
 use muster_model::node::Device;
 use muster_model::session::{Session, SessionCommand};
 use muster_model::spec::{JobSpec, Kind};
-use muster_model::task::{Address, Outputs, Parting, TaskPhase};
+use muster_model::task::{Address, Outputs, Parting, StopNotice, TaskPhase};
 use muster_model::{BundleId, ChunkId, CommandOn, Framework, JobId, NodeId, Reason, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -190,6 +190,13 @@ pub struct TaskView {
     pub failure: Option<Reason>,
     /// The failure in words.
     pub message: Option<String>,
+    /// That it was told to end while it ran, and how it took that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<StopNotice>,
+    /// When it last said that it had saved its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub saved_at: Option<Timestamp>,
     /// What became of the files it was to leave behind; absent before that is known, and where none were asked for.
     pub outputs: Option<Outputs>,
     /// What it uses now; absent when it does not run, or its node is away.

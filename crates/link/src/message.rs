@@ -17,6 +17,7 @@ use muster_model::launch::{LaunchFile, Peers, Surroundings, Work};
 use muster_model::metrics::Sample;
 use muster_model::node::{Account, Capacity};
 use muster_model::session::{Session, SessionCommand};
+use muster_model::signal::Signal;
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
@@ -181,13 +182,16 @@ pub enum ToAgent {
         /// All of them.
         peers: Peers,
     },
-    /// End a task: SIGTERM, then after the grace SIGKILL for all that is left. Answered by [`ToServer::Ended`], also
+    /// End a task: its notice and its signal, then after the grace SIGKILL for all that is left. Answered by [`ToServer::Ended`], also
     /// for a task that never started or is not known here.
     Stop {
         /// The task.
         task: TaskId,
         /// How long it may take.
         grace_ms: u64,
+        /// The code of the reason why, for the task.
+        #[serde(default)]
+        reason: String,
     },
     /// Remove what goes beyond [`Keep`] now, and answer [`ToServer::Collected`].
     Collect,
@@ -338,6 +342,9 @@ pub struct Launch {
     pub timeout_ms: Option<u64>,
     /// How long it may take to end after SIGTERM when it runs out of time.
     pub grace_ms: u64,
+    /// What it is told to end with.
+    #[serde(default)]
+    pub stop_signal: Signal,
 }
 
 /// A secret on its way to a task.

@@ -163,10 +163,12 @@ pub enum Event {
         /// How long its tasks may take to say goodbye, if not as the spec says.
         grace: Option<Duration>,
     },
-    /// The scheduler needs its place.
+    /// Its place is needed: it goes back to the queue.
     Preempt {
         /// The attempt it was decided for.
         attempt: u32,
+        /// For what.
+        reason: Reason,
     },
     /// Park it.
     Suspend,
@@ -395,7 +397,7 @@ impl Job {
             Event::TaskStarted { attempt, rank, at } => self.on_task_started(attempt, rank, at),
             Event::TaskEnded { attempt, rank, end, at } => self.on_task_ended(attempt, rank, end, at, now),
             Event::Stop { grace } => self.on_stop(grace, now),
-            Event::Preempt { attempt } => self.on_preempt(attempt),
+            Event::Preempt { attempt, reason } => self.on_preempt(attempt, reason),
             Event::Suspend => self.on_suspend(),
             Event::Resume => self.on_resume(),
             Event::StopTask { rank, parting } => self.on_stop_task(rank, parting, now),
@@ -542,6 +544,17 @@ impl Job {
             | State::Suspended => {}
         }
         Ok(applied)
+    }
+
+    /// Why a task that is to end is to; nothing, where the work of the others is done.
+    pub fn stop_reason(&self, rank: u32) -> Option<Reason> {
+        let parting = self.tasks.get(rank as usize).and_then(|task| task.parting);
+        parting.map(Parting::reason).or_else(|| match self.ending.as_ref()? {
+            Ending::Fail { reason, .. } | Ending::Requeue { reason } => Some(reason.clone()),
+            Ending::Stop => Some(Reason::StoppedByUser),
+            Ending::Suspend => Some(Reason::Suspended),
+            Ending::Succeed => None,
+        })
     }
 
     /// The ranks that wait for their launch.
@@ -712,14 +725,14 @@ impl Job {
         }
     }
 
-    fn on_preempt(&mut self, attempt: u32) -> Result<Applied, Invalid> {
+    fn on_preempt(&mut self, attempt: u32, reason: Reason) -> Result<Applied, Invalid> {
         if attempt != self.attempt {
             return Err(Invalid::Stale);
         }
         match self.state {
             State::Queued if !self.is_under_way() => self.refuse(),
             State::Queued | State::Starting | State::Running => {
-                Ok(self.wind_down(Ending::Requeue { reason: Reason::Preempted }, None))
+                Ok(self.wind_down(Ending::Requeue { reason }, None))
             }
             State::Stopping | State::Succeeded | State::Failed | State::Stopped | State::Suspended => {
                 self.refuse()

@@ -21,6 +21,7 @@ pub mod pool;
 pub mod quantity;
 pub mod reason;
 pub mod session;
+pub mod signal;
 pub mod slurm;
 pub mod spec;
 pub mod task;

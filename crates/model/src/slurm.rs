@@ -45,32 +45,6 @@ pub fn read_counts(text: &str) -> Option<Vec<u32>> {
     Some(numbers)
 }
 
-/// A signal by its name, with or without `SIG`, or by its number.
-pub fn signal(text: &str) -> Option<i32> {
-    const NAMES: [(&str, i32); 14] = [
-        ("HUP", 1),
-        ("INT", 2),
-        ("QUIT", 3),
-        ("ABRT", 6),
-        ("KILL", 9),
-        ("USR1", 10),
-        ("SEGV", 11),
-        ("USR2", 12),
-        ("PIPE", 13),
-        ("ALRM", 14),
-        ("TERM", 15),
-        ("CONT", 18),
-        ("STOP", 19),
-        ("URG", 23),
-    ];
-    if let Ok(number) = text.parse() {
-        return (1..=64).contains(&number).then_some(number);
-    }
-    let upper = text.to_ascii_uppercase();
-    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,15 +65,6 @@ mod tests {
         }
         for text in ["", "x", "2(x", "2(x9999999)", "2(3)"] {
             assert_eq!(read_counts(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn signals_have_names_and_numbers() {
-        for (text, number) in
-            [("USR1", Some(10)), ("sigterm", Some(15)), ("12", Some(12)), ("0", None), ("X", None)]
-        {
-            assert_eq!(signal(text), number, "{text}");
         }
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, duration_text};
 use crate::reason::Reason;
+use crate::signal::Signal;
 
 mod batch;
 mod field;
@@ -39,7 +40,7 @@ pub const MAX_PRIORITY: u32 = 1000;
 pub const MAX_PROCESSES: u32 = 32;
 /// The priority of a job that does not say.
 pub const DEFAULT_PRIORITY: u32 = 500;
-/// How long a task may take to end after SIGTERM when its job does not say.
+/// How long a task may take to end once it was told to, when its job does not say.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// What a user asked to run.
@@ -103,10 +104,14 @@ pub struct JobSpec {
     #[serde(default, with = "duration_text::option", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "2h"))]
     pub timeout: Option<Duration>,
-    /// How long a task may take to end after SIGTERM.
+    /// How long a task may take to end once it was told to.
     #[serde(with = "duration_text")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "10s"))]
     pub grace: Duration,
+    /// The signal that tells its tasks to end.
+    #[serde(default, skip_serializing_if = "Signal::is_term")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "USR1"))]
+    pub stop_signal: Signal,
     /// What one failing task means for the gang.
     #[serde(default)]
     pub on_failure: OnFailure,

@@ -68,12 +68,38 @@ pub struct TaskEnd {
     /// What it used, if it ran long enough to be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Box<Usage>>,
+    /// That it was told to end while it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Box<StopNotice>>,
+    /// When it last said that it had saved its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
+    pub saved_at: Option<Timestamp>,
+}
+
+/// That a task was told to end, and how it took that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StopNotice {
+    /// The code of the reason why.
+    pub reason: String,
+    /// When.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    pub at: Timestamp,
+    /// Whether it was still there when its grace was over, and was killed.
+    pub killed: bool,
 }
 
 impl TaskEnd {
+    /// Whether it said, after it was told to end, that it had saved its work; none if it was never told.
+    pub fn saved_in_time(&self) -> Option<bool> {
+        let notice = self.notice.as_ref()?;
+        Some(self.saved_at.is_some_and(|at| at >= notice.at))
+    }
+
     /// The end of a task that was not measured.
     pub fn new(failure: Option<Reason>, log_bytes: Option<u64>) -> Self {
-        Self { failure, log_bytes, usage: None }
+        Self { failure, log_bytes, usage: None, notice: None, saved_at: None }
     }
 }
 

@@ -6,7 +6,7 @@ use muster_api::view::{
 };
 use muster_launch::Plan;
 use muster_model::job::State;
-use muster_model::task::Outputs;
+use muster_model::task::{Outputs, TaskEnd};
 use muster_model::{CommandOn, JobId, JobSpec, Reason, Task};
 use muster_store::{EventRow, JobRow, JobSummaryRow, Readers};
 
@@ -105,8 +105,7 @@ pub(crate) fn launch(spec: &JobSpec) -> Option<LaunchView> {
 }
 
 fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
-    let (failure, usage) = task.end.map(|end| (end.failure, end.usage)).unzip();
-    let failure = failure.flatten();
+    let TaskEnd { failure, usage, notice, saved_at, .. } = task.end.unwrap_or(TaskEnd::new(None, None));
     TaskView {
         rank,
         attempt: task.attempt,
@@ -114,12 +113,14 @@ fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
         devices: task.placement.devices,
         phase: task.phase,
         parting: task.parting,
+        notice: notice.map(|notice| *notice),
+        saved_at,
         address: task.address,
         message: failure.as_ref().map(Reason::message),
         failure,
         outputs,
         now: None,
-        usage: usage.flatten().map(|usage| *usage),
+        usage: usage.map(|usage| *usage),
         started_at: task.started_at,
         ended_at: task.ended_at,
     }

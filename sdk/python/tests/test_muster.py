@@ -201,6 +201,34 @@ def test_a_loop_learns_that_it_should_stop(client: muster.Client, work: Path) ->
     assert job.wait(check=False, timeout=60).state == "stopped"
 
 
+NOTICED = """
+import signal, sys
+sys.path[:0] = {path!r}
+import muster
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+assert muster.stop_notice() is None and not muster.should_stop()
+print("ready", flush=True)
+while not muster.should_stop():
+    pass
+notice = muster.stop_notice()
+print(notice.reason, (notice.kill_at - notice.at).total_seconds(), flush=True)
+muster.saved()
+"""
+
+
+def test_a_loop_learns_why_and_says_that_it_saved(client: muster.Client, work: Path) -> None:
+    (work / "noticed.py").write_text(NOTICED.format(path=[path for path in sys.path if path]))
+    job = client.run([sys.executable, "noticed.py"], grace=50, spec={"stop_signal": "USR1"})
+    lines = job.logs(follow=True)
+    assert next(lines) == "ready"
+    job.stop()
+    assert list(lines) == ["stopped_by_user 50.0"]
+    task = job.wait(check=False, timeout=60).tasks[0]
+    assert task.notice is not None and task.saved_at is not None
+    assert (task.notice["reason"], task.notice["killed"]) == ("stopped_by_user", False)
+    assert task.saved_at >= task.notice["at"]
+
+
 def test_should_stop_says_where_it_belongs() -> None:
     caught: list[BaseException] = []
 

@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 use std::ptr;
 use std::time::Instant;
 
+use muster_model::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getppid, setrlimit};
 
@@ -23,8 +24,9 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
+    /// Whether it is a word to end, among the signals of [`Signals::new`].
     pub(crate) fn is_stop(&self) -> bool {
-        self.signal == libc::SIGTERM as u32 || self.signal == libc::SIGINT as u32
+        self.signal != libc::SIGCHLD as u32
     }
 
     pub(crate) fn is_from_supervisor(&self) -> bool {
@@ -33,9 +35,9 @@ impl Heard {
 }
 
 impl Signals {
-    /// The ends of children, and stops.
-    pub(crate) fn new() -> io::Result<Signals> {
-        Signals::of(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT])
+    /// The ends of children, and stops: the signal that the task is told to end with, and those that people send.
+    pub(crate) fn new(stop: Signal) -> io::Result<Signals> {
+        Signals::of(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, stop.number()])
     }
 
     #[expect(unsafe_code, reason = "neither std nor rustix has signalfd")]

@@ -151,7 +151,7 @@ impl Hands {
                 Step::Prepare => work.prepare(means).await,
                 Step::End { failure } => work.on_disk(move |work| work.end(failure)).await,
                 Step::Launch(launch) => work.launch(launch, start).await,
-                Step::Stop { grace_ms } => work.on_disk(move |work| work.stop(grace_ms)).await,
+                Step::Stop { grace_ms, reason } => work.on_disk(move |work| work.stop(grace_ms, &reason)).await,
                 Step::Look => work.on_disk(move |work| work.look(node_lost)).await,
                 Step::Collect(ended) => work.collect(*ended, means).await,
                 Step::Forget { continues } => work.on_disk(move |work| work.forget(continues, &shelf)).await,
@@ -333,8 +333,8 @@ impl Work {
         .await
     }
 
-    fn stop(&mut self, grace_ms: u64) -> Result<Done, Error> {
-        task::stop(self.dir.path(), Duration::from_millis(grace_ms))?;
+    fn stop(&mut self, grace_ms: u64, reason: &str) -> Result<Done, Error> {
+        task::stop(self.dir.path(), Duration::from_millis(grace_ms), reason)?;
         Ok(Outcome::Told { grace_ms }.into())
     }
 

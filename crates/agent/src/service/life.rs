@@ -37,7 +37,7 @@ pub(super) enum Step {
     /// Give it to a supervisor.
     Launch(Box<Launch>),
     /// Tell its supervisor to end it.
-    Stop { grace_ms: u64 },
+    Stop { grace_ms: u64, reason: String },
     /// See what became of it.
     Look,
     /// Send home what it leaves behind.
@@ -89,6 +89,8 @@ pub(super) struct Life {
     launches: u32,
     /// The shortest grace that was asked for, and the one that the supervisor was told.
     stop_ms: Option<u64>,
+    /// Why; what was said first.
+    stop_reason: String,
     told_ms: Option<u64>,
     /// Something may have happened since the last look.
     has_changed: bool,
@@ -130,6 +132,7 @@ impl Life {
             launch: None,
             launches: 0,
             stop_ms: None,
+            stop_reason: String::new(),
             told_ms: None,
             has_changed: false,
             forget: None,
@@ -207,9 +210,12 @@ impl Life {
         }
     }
 
-    pub(super) fn on_stop(&mut self, grace_ms: u64) {
+    pub(super) fn on_stop(&mut self, grace_ms: u64, reason: &str) {
         if !self.is_live() {
             self.repeat();
+        }
+        if self.stop_ms.is_none() {
+            reason.clone_into(&mut self.stop_reason);
         }
         self.stop_ms = Some(self.stop_ms.map_or(grace_ms, |asked| asked.min(grace_ms)));
     }
@@ -260,7 +266,7 @@ impl Life {
         }
         let wanted = if self.remove { Some(0) } else { self.stop_ms };
         let grace_ms = wanted.filter(|grace_ms| self.told_ms.is_none_or(|told| *grace_ms < told))?;
-        Some(Step::Stop { grace_ms })
+        Some(Step::Stop { grace_ms, reason: self.stop_reason.clone() })
     }
 
     /// A step is over.

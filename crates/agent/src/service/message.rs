@@ -69,7 +69,7 @@ impl Service {
             ToAgent::Prepare(prepare) => self.on_prepare(*prepare),
             ToAgent::Launch(launch) => self.on_launch(launch),
             ToAgent::Peers { task, peers } => self.on_peers(task, peers),
-            ToAgent::Stop { task, grace_ms } => self.on_stop(&task, grace_ms),
+            ToAgent::Stop { task, grace_ms, reason } => self.on_stop(&task, grace_ms, &reason),
             ToAgent::Forget { task, continues } => self.on_forget(&task, continues),
             ToAgent::Remove { job } => self.on_remove(&job),
             ToAgent::Upgrade { path } => return on_upgrade(&self.options.dir, Path::new(&path)),
@@ -123,10 +123,10 @@ impl Service {
         }
     }
 
-    fn on_stop(&mut self, id: &TaskId, grace_ms: u64) {
+    fn on_stop(&mut self, id: &TaskId, grace_ms: u64, reason: &str) {
         match self.tasks.change(id) {
             Some(task) => {
-                task.life.on_stop(grace_ms);
+                task.life.on_stop(grace_ms, reason);
                 self.advance(id);
             }
             None => self.answer_ended(id.clone(), Reason::StoppedByUser, Some(0)),

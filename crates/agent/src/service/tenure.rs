@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use muster_model::Reason;
 use rustix::process::{Signal, kill_process};
 use tokio::time::Instant;
 
@@ -242,7 +243,8 @@ impl Service {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         for id in self.tasks.ids() {
             if let Some(task) = self.tasks.change(&id).filter(|task| task.life.is_live()) {
-                task.life.on_stop(grace_ms);
+                // Why the place goes is for the other scheduler to say, later, to the server.
+                task.life.on_stop(grace_ms, Reason::Evicted.code());
                 self.advance(&id);
             }
         }

@@ -37,6 +37,7 @@ fn launch() -> Box<Launch> {
         withheld: None,
         timeout_ms: None,
         grace_ms: 0,
+        stop_signal: muster_model::signal::Signal::TERM,
     })
 }
 
@@ -52,7 +53,7 @@ fn good(step: &Step) -> Outcome {
         Step::Prepare => Outcome::Prepared,
         Step::End { failure } => Outcome::Ended(ended(Some(failure.clone()), false)),
         Step::Launch(_) => Outcome::Launched,
-        Step::Stop { grace_ms } => Outcome::Told { grace_ms: *grace_ms },
+        Step::Stop { grace_ms, .. } => Outcome::Told { grace_ms: *grace_ms },
         Step::Look => Outcome::Running { at: Timestamp::UNIX_EPOCH },
         Step::Collect(ended) => {
             let outputs = Some(Outputs::Failed { message: "none match".into() });
@@ -113,7 +114,7 @@ fn a_task_that_was_never_launched_is_stopped_without_a_word_to_anyone() {
         if prepared {
             settle(&mut life);
         }
-        life.on_stop(1000);
+        life.on_stop(1000, "stopped_by_user");
         life.on_launch(launch());
         assert_eq!(settle(&mut life), [Step::End { failure: Reason::StoppedByUser }]);
         life.on_launch(launch());
@@ -126,11 +127,11 @@ fn a_task_that_was_never_launched_is_stopped_without_a_word_to_anyone() {
 fn a_second_stop_can_only_hurry() {
     let mut life = running();
     for (grace_ms, told) in [(500, true), (500, false), (900, false), (10, true)] {
-        life.on_stop(grace_ms);
+        life.on_stop(grace_ms, "stopped_by_user");
         assert_eq!(!settle(&mut life).is_empty(), told, "{grace_ms}");
     }
     life.on_remove();
-    assert_eq!(settle(&mut life), [Step::Stop { grace_ms: 0 }]);
+    assert_eq!(settle(&mut life), [Step::Stop { grace_ms: 0, reason: "stopped_by_user".into() }]);
 }
 
 #[test]
@@ -280,7 +281,7 @@ proptest! {
         for input in inputs {
             match input {
                 Input::Launch => life.on_launch(launch()),
-                Input::Stop(grace_ms) => life.on_stop(grace_ms),
+                Input::Stop(grace_ms) => life.on_stop(grace_ms, "stopped_by_user"),
                 Input::Forget => life.on_forget(false),
                 Input::Remove => life.on_remove(),
                 Input::Change => life.on_change(),

@@ -55,6 +55,7 @@ mod tests {
 
     use rustix::fs::{CWD, Mode, mkfifoat};
 
+    use super::super::file::StopAsked;
     use super::*;
 
     #[test]
@@ -67,8 +68,8 @@ mod tests {
         agent.write_all(b"{\"stop\":{\"grace_ms\":5}}\n{\"dance\":{}}\n\n\xff\xff\n").unwrap();
         agent.write_all(&[b'x'; 9000]).unwrap();
         agent.write_all(b"\n{\"stop\":").unwrap();
-        assert_eq!(control.orders(), [Order::Stop { grace_ms: 5 }]);
+        assert_eq!(control.orders(), [Order::Stop(StopAsked { grace_ms: 5, reason: String::new() })]);
         agent.write_all(b"{\"grace_ms\":0,\"new\":1}}\n").unwrap();
-        assert_eq!(control.orders(), [Order::Stop { grace_ms: 0 }]);
+        assert_eq!(control.orders(), [Order::Stop(StopAsked { grace_ms: 0, reason: String::new() })]);
     }
 }

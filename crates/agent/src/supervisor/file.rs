@@ -9,6 +9,8 @@
 //! | `sessions/` | who answers there | shells that keep their state, and their commands |
 //! | `secrets/` | agent, before the start | what it is given that is written nowhere else; gone before `exit.json` is there |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
+//! | `stop-notice.json` | supervisor, before it signals | for the task: that it is to end, why, and until when |
+//! | `notes/` | the task | that it has saved, see `notice` |
 //! | `stop.json` | agent | that a stop was asked for, also to a supervisor that does not listen yet |
 //! | `supervisor.log` | supervisor | its own troubles. It is locked as long as a supervisor lives |
 //! | `log/` | supervisor | the task's output, see `muster_link::log` |
@@ -28,6 +30,8 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use muster_model::launch::Work;
+use muster_model::signal::Signal;
+use muster_model::task::StopNotice;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +85,9 @@ pub struct Launch {
     pub timeout_ms: Option<u64>,
     /// How long the task has to end by itself when its time is over.
     pub grace_ms: u64,
+    /// What it is told to end with.
+    #[serde(default)]
+    pub stop_signal: Signal,
     pub umask: Option<u32>,
     /// Whom it runs as; as the supervisor, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,6 +123,9 @@ pub struct Processes {
     pub work: Work,
     /// How long the others have to end when one has failed.
     pub grace_ms: u64,
+    /// What they are told to end with.
+    #[serde(default)]
+    pub stop_signal: Signal,
 }
 
 /// What runs now. Written anew for each step.
@@ -149,6 +159,12 @@ pub struct Exit {
     /// Processes that could not be killed, because they hang in the kernel. What they hold is not free.
     #[serde(default)]
     pub survivors: Vec<i32>,
+    /// That it was told to end while it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<StopNotice>,
+    /// When it last said that it had saved its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_at: Option<Timestamp>,
     /// What all its processes have used; none if the supervisor did not live to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spent: Option<Spent>,
@@ -224,17 +240,20 @@ pub enum NotExecutable {
 }
 
 /// An order to the supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// `SIGTERM`, and after the grace `SIGKILL`. A further order can only shorten the grace.
-    Stop { grace_ms: u64 },
+    /// The task's own signal, and after the grace `SIGKILL`. A further order can only shorten the grace.
+    Stop(StopAsked),
 }
 
 /// That a stop was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopAsked {
     pub grace_ms: u64,
+    /// The code of the reason why; the first one that was given stays.
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// Put a file in its place whole, for its owner alone.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use muster_model::task::StopNotice;
 use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use super::capture::Capture;
@@ -17,7 +18,7 @@ use super::file::{
 use super::session;
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
-use super::{RETRY, complain};
+use super::{RETRY, complain, notice};
 use crate::tree::{Kill, Process, Root, boot_id};
 
 /// How long a tree is killed that grows again faster than it is found.
@@ -51,6 +52,8 @@ struct Stop {
     kill_at: Instant,
     is_timeout: bool,
     is_killed: bool,
+    /// What the task was told of it.
+    notice: Option<StopNotice>,
 }
 
 /// The step that runs.
@@ -111,6 +114,8 @@ impl Life {
             ended_at,
             log_bytes: self.watch.log_end(),
             survivors: self.survivors,
+            notice: self.stop.and_then(|stop| stop.notice),
+            saved_at: notice::saved_at(&self.dir),
             // Everything was reaped by now, so that it counts.
             spent: self.running.is_some().then(session::spent),
         }
@@ -137,7 +142,7 @@ impl Life {
     fn look_for_stop(&mut self) -> io::Result<()> {
         let mut orders = self.watch.orders();
         let early =
-            read::<StopAsked>(&self.dir, STOP)?.map(|StopAsked { grace_ms }| Order::Stop { grace_ms });
+            read::<StopAsked>(&self.dir, STOP)?.map(Order::Stop);
         orders.extend(early);
         orders.into_iter().for_each(|order| self.on_order(order));
         self.on_time();
@@ -221,19 +226,26 @@ impl Life {
     }
 
     fn on_order(&mut self, order: Order) {
-        let Order::Stop { grace_ms } = order;
+        let Order::Stop(StopAsked { grace_ms, reason }) = order;
         self.stopped = true;
-        self.begin_stop(Duration::from_millis(grace_ms), false);
+        self.begin_stop(Duration::from_millis(grace_ms), reason, false);
     }
 
-    fn begin_stop(&mut self, grace: Duration, is_timeout: bool) {
+    fn begin_stop(&mut self, grace: Duration, reason: String, is_timeout: bool) {
         let kill_at = Instant::now() + grace;
         if let Some(stop) = &mut self.stop {
             stop.kill_at = stop.kill_at.min(kill_at);
             return;
         }
-        self.stop = Some(Stop { kill_at, is_timeout, is_killed: false });
         // Without any grace, nobody is to save anything first.
+        let is_told = !grace.is_zero() && self.has_children;
+        let notice = is_told.then(|| StopNotice { reason, at: Timestamp::now(), killed: false });
+        if let Some(notice) = &notice
+            && let Err(error) = notice::post(&self.dir, notice, grace)
+        {
+            complain("cannot write the notice of its end, of which only the signal tells now", &error);
+        }
+        self.stop = Some(Stop { kill_at, is_timeout, is_killed: false, notice });
         if !grace.is_zero() {
             self.terminate();
         }
@@ -243,7 +255,8 @@ impl Life {
         if self.has_children {
             // The number of a process that was reaped may be anyone's by now; what it left is told one by one.
             let step = self.running.as_ref().filter(|running| running.status.is_none());
-            self.launch.tree.terminate(step.map(|running| running.pid), Root::Children);
+            let signal = self.launch.stop_signal;
+            self.launch.tree.terminate(signal, step.map(|running| running.pid), Root::Children);
         }
     }
 
@@ -253,13 +266,16 @@ impl Life {
             self.keep_started();
         }
         if self.stop.is_none() && self.timeout_at.is_some_and(|at| at <= now) {
-            self.begin_stop(Duration::from_millis(self.launch.grace_ms), true);
+            self.begin_stop(Duration::from_millis(self.launch.grace_ms), "timeout".into(), true);
         }
         if let Some(stop) = &mut self.stop
             && !stop.is_killed
             && stop.kill_at <= now
         {
             stop.is_killed = true;
+            if let Some(notice) = &mut stop.notice {
+                notice.killed = true;
+            }
             self.kill();
         }
     }

@@ -43,6 +43,9 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         ended_at: Timestamp::now(),
         log_bytes,
         survivors,
+        // Only the supervisor knew.
+        notice: None,
+        saved_at: crate::supervisor::notice::saved_at(dir),
         spent: None,
     };
     // Before the end is known: after it nobody would come back for them.

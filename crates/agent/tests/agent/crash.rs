@@ -135,12 +135,12 @@ async fn a_stop_survives_the_agent_that_was_told() {
     for seed in 0..6 {
         let mut node = Node::new().await;
         node.run(&task(0), "exec sleep 60").await;
-        node.server.send(ToAgent::Stop { task: task(0), grace_ms: 1000 }).await;
+        node.server.send(ToAgent::Stop { task: task(0), grace_ms: 1000, reason: String::new() }).await;
         tokio::time::sleep(Duration::from_micros(Chance(seed).below(3000))).await;
         node.kill_agent();
         node.start_agent(&[]);
         node.server.connected().await;
-        node.server.send(ToAgent::Stop { task: task(0), grace_ms: 1000 }).await;
+        node.server.send(ToAgent::Stop { task: task(0), grace_ms: 1000, reason: String::new() }).await;
         assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::Signal { signal: 15 }));
     }
 }

@@ -81,7 +81,7 @@ async fn every_kind_of_end_is_told_as_what_it_is() {
 #[tokio::test]
 async fn a_stop_is_answered_in_every_phase() {
     let node = Node::new().await;
-    let stop = |rank| ToAgent::Stop { task: task(rank), grace_ms: 2000 };
+    let stop = |rank| ToAgent::Stop { task: task(rank), grace_ms: 2000, reason: String::new() };
     // Not known.
     node.server.send(stop(0)).await;
     let end = node.server.ended(&task(0)).await;
@@ -126,7 +126,7 @@ async fn a_task_that_will_not_end_is_killed_with_all_its_children() {
     let node = Node::new().await;
     node.run(&task(0), "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 61' & echo up; sleep 62").await;
     eventually("output", || node.log_bytes(&task(0)) > 0).await;
-    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 100 }).await;
+    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 100, reason: String::new() }).await;
     assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::Signal { signal: 9 }));
     eventually("only the agent is left", || node.processes().len() == 1).await;
 }
@@ -228,7 +228,7 @@ async fn a_live_task_is_not_forgotten() {
     node.server.send(prepare(&task(0))).await;
     let again = |state: &crate::server::State| (state.tasks[&task(0)].times[1] == 2).then_some(());
     node.server.wait("started again", again).await;
-    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 0 }).await;
+    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 0, reason: String::new() }).await;
     node.server.ended(&task(0)).await;
 }
 

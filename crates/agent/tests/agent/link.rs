@@ -122,7 +122,7 @@ async fn a_shutdown_waits_for_the_last_task() {
     let mut node = Node::new().await;
     node.run(&task(0), "sleep 60").await;
     node.server.send(ToAgent::Shutdown).await;
-    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 0 }).await;
+    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 0, reason: String::new() }).await;
     node.server.ended(&task(0)).await;
     node.server.send(ToAgent::Shutdown).await;
     assert!(node.agent_exit().await.success());

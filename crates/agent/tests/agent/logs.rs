@@ -31,7 +31,7 @@ async fn what_the_server_has_is_let_go_while_the_task_runs() {
     node.server.wait("the output", |state| (state.log_bytes > OUTPUT).then_some(())).await;
     eventually("old segments are gone", || segments(&node).len() <= 2).await;
     assert!(memory_bytes(&node) < 16 << 20, "{}", memory_bytes(&node));
-    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 1000 }).await;
+    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 1000, reason: String::new() }).await;
     let output = node.server.output(&task(0)).await;
     assert!(output.len() as u64 == OUTPUT && output.iter().all(|byte| *byte == 0));
 }
@@ -66,6 +66,6 @@ async fn a_quiet_task_is_heard_at_once_when_it_speaks() {
         node.server.wait("the word", heard).await;
         assert!(before.elapsed().as_millis() < 1000, "{:?}", before.elapsed());
     }
-    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 0 }).await;
+    node.server.send(ToAgent::Stop { task: task(0), grace_ms: 0, reason: String::new() }).await;
     node.server.ended(&task(0)).await;
 }

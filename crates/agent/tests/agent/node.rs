@@ -257,6 +257,7 @@ pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)
         withheld: None,
         timeout_ms: None,
         grace_ms: 1000,
+        stop_signal: muster_model::signal::Signal::TERM,
     };
     change(&mut launch);
     ToAgent::Launch(Box::new(launch))

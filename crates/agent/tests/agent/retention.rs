@@ -75,7 +75,7 @@ async fn files_beyond_the_bounds_go_but_for_those_that_another_attempt_may_want(
     node.server.started(&attempt(2)).await;
     assert_eq!(collect(&node, small.clone()).await, 0);
     assert!(node.task_dir(&attempt(1)).exists());
-    node.server.send(ToAgent::Stop { task: attempt(2), grace_ms: 0 }).await;
+    node.server.send(ToAgent::Stop { task: attempt(2), grace_ms: 0, reason: String::new() }).await;
     node.server.ended(&attempt(2)).await;
     node.server.send(ToAgent::Forget { task: attempt(2), continues: false }).await;
     eventually("all of it is gone", || !node.task_dir(&attempt(1)).exists()).await;

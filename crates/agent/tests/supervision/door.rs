@@ -144,7 +144,7 @@ fn a_stop_is_its_end_and_does_not_wait_for_it() {
         task.wait_file("ready");
         let (pid, _) = told(TcpStream::connect(gang).unwrap());
         let began = Instant::now();
-        task::stop(&task.dir, LONG).unwrap();
+        task::stop(&task.dir, LONG, "stopped_by_user").unwrap();
         let exit = task.wait();
         assert_eq!((&exit.outcome, exit.stopped), (&Outcome::Signaled { signal: 15 }, true), "{way:?}");
         assert!(!is_alive(pid), "{way:?}");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use muster_agent::supervisor::{EXIT, Exit, FORMAT, LOG, Launch, Started, Step, StepKind};
 use muster_agent::task::{self, Observation, Pipes, Spawned};
+use muster_model::signal::Signal as StopSignal;
 use muster_agent::tree::{Kill, Preference, Process, Tree};
 use muster_link::log::{Reader, Record, SegmentDir};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
@@ -67,6 +68,7 @@ impl Plan {
             env,
             timeout_ms: None,
             grace_ms: 10_000,
+            stop_signal: StopSignal::TERM,
             umask: None,
             person: None,
             limits: Vec::new(),

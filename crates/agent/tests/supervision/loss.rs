@@ -136,7 +136,7 @@ fn runaways_of_a_task_without_supervisor_are_found() {
 fn a_stop_is_remembered_by_whoever_buries() {
     let mut task = Plan::script("trap '' TERM; echo > ready; while :; do sleep 1000; done").start();
     task.wait_file("ready");
-    task::stop(&task.dir, Duration::from_secs(1000)).unwrap();
+    task::stop(&task.dir, Duration::from_secs(1000), "stopped_by_user").unwrap();
     task.kill_supervisor();
     assert!(task::bury(&task.dir, task.pipes.take().as_ref()).unwrap().stopped);
 }
@@ -157,7 +157,7 @@ fn a_task_is_observed_from_before_its_start_to_after_its_end() {
     assert!(started.task.is_alive());
     assert!(matches!(task::start(&supervisor(), &dir, &launch), Err(Error::Supervised { .. })));
     assert!(matches!(task::bury(&dir, None), Err(Error::Supervised { .. })));
-    task::stop(&dir, Duration::ZERO).unwrap();
+    task::stop(&dir, Duration::ZERO, "stopped_by_user").unwrap();
     task.wait();
     assert!(matches!(task::start(&supervisor(), &dir, &launch), Err(Error::AlreadyStarted { .. })));
 }

@@ -131,7 +131,7 @@ fn a_stop_reaches_every_process_once() {
     let script = "trap 'echo $RANK told' TERM; : > up$RANK; while [ ! -e end ]; do sleep 0.01; done; exit 0";
     let mut task = several(ranks(3, script)).start();
     wait_for("all are up", || (0..3).all(|rank| task.cwd().join(format!("up{rank}")).exists()).then_some(()));
-    task::stop(&task.dir, Duration::from_secs(50)).unwrap();
+    task::stop(&task.dir, Duration::from_secs(50), "stopped_by_user").unwrap();
     wait_for("all were told", || (task.stdout().lines().count() == 3).then_some(()));
     fs::write(task.cwd().join("end"), "").unwrap();
     let exit = task.wait();
@@ -185,7 +185,7 @@ fn a_task_that_waits_ends_at_once_when_told_to() {
         (u64::from_str_radix(held, 16).unwrap() != 0).then_some(())
     });
     let asked = Instant::now();
-    task::stop(&task.dir, Duration::from_secs(50)).unwrap();
+    task::stop(&task.dir, Duration::from_secs(50), "stopped_by_user").unwrap();
     let exit = task.wait();
     assert!(exit.stopped && asked.elapsed() < Duration::from_secs(10));
     assert_eq!(exit.status, Some(Status::Exited(0)), "{started:?}");

@@ -3,8 +3,10 @@
 pub(crate) mod usage;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
+use jiff::SignedDuration;
 use muster_api::model::bundle::Source;
 use muster_api::model::quantity::{format_bytes, format_duration};
 use muster_api::model::spec::{
@@ -78,6 +80,7 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     lines.extend(job.allocation.as_ref().map(|one| ("allocation", allocation(one))));
     lines.extend(job.launch.as_ref().map(|launch| started(&job.spec, launch)).unwrap_or_default());
     lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
+    lines.extend(job.attempts.last().and_then(notices).map(|text| ("told to end", text)));
     lines.extend(job.attempts.last().and_then(collected).map(|text| ("collected", text)));
     let mut text = String::new();
     for (name, value) in lines {
@@ -105,6 +108,28 @@ fn collected(attempt: &AttemptView) -> Option<String> {
         .filter_map(|task| Some(format!("task{}: {}", task.rank, task.outputs.as_ref()?.message())))
         .collect();
     (!texts.is_empty()).then(|| texts.join("\n"))
+}
+
+/// How the tasks of the last attempt took it that they were told to end.
+fn notices(attempt: &AttemptView) -> Option<String> {
+    let texts: Vec<String> = attempt.tasks.iter().filter_map(notice).collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
+}
+
+/// `task0: preempted; saved 2s later, and ended by itself`.
+fn notice(task: &TaskView) -> Option<String> {
+    let notice = task.notice.as_ref()?;
+    let saved = match task.saved_at.map(|at| at.duration_since(notice.at)) {
+        None => "did not say that it saved".to_owned(),
+        Some(since) if since.is_negative() => format!("saved {} before", span(-since)),
+        Some(since) => format!("saved {} later", span(since)),
+    };
+    let end = if notice.killed { "was killed when its grace was over" } else { "ended by itself" };
+    Some(format!("task{}: {}; {saved}, and {end}", task.rank, notice.reason))
+}
+
+fn span(span: SignedDuration) -> String {
+    format_duration(Duration::from_secs(span.unsigned_abs().as_secs()))
 }
 
 type Lines = Vec<(&'static str, String)>;
@@ -184,6 +209,7 @@ fn request(spec: &JobSpec) -> Lines {
     add("retries", (spec.retries.max > 0).then(|| spec.retries.max.to_string()));
     add("timeout", spec.timeout.map(format_duration));
     add("grace", (spec.grace != DEFAULT_GRACE).then(|| format_duration(spec.grace)));
+    add("stop signal", (!spec.stop_signal.is_term()).then(|| spec.stop_signal.to_string()));
     add("on failure", (spec.on_failure == OnFailure::Continue).then(|| "continue".into()));
     add("outputs", (!spec.outputs.is_empty()).then(|| spec.outputs.join("\n")));
     let endpoints: Vec<String> =

@@ -94,9 +94,12 @@ pub(crate) struct Flags {
     /// The longest it may run: 90s, 15m, 2h, 1d12h
     #[arg(long, value_name = "TIME", help_heading = "Life")]
     pub timeout: Option<String>,
-    /// How long a task may take to end after SIGTERM (10s if absent)
+    /// How long a task may take to end once it was told to (10s if absent)
     #[arg(long, value_name = "TIME", help_heading = "Life")]
     pub grace: Option<String>,
+    /// The signal that tells its tasks to end (TERM if absent)
+    #[arg(long, value_name = "NAME", help_heading = "Life")]
+    pub stop_signal: Option<String>,
     /// How many more attempts a failed job gets (0 if absent)
     #[arg(long, value_name = "N", help_heading = "Life")]
     pub retries: Option<String>,
@@ -110,7 +113,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 25] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 26] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -137,6 +140,7 @@ impl Flags {
             ("--workspace", &["workspace"], text(&self.workspace)),
             ("--timeout", &["timeout"], text(&self.timeout)),
             ("--grace", &["grace"], text(&self.grace)),
+            ("--stop-signal", &["stop_signal"], text(&self.stop_signal)),
             ("--retries", &["retries", "max"], text(&self.retries)),
             ("--on-failure", &["on_failure"], text(&self.on_failure)),
         ]

@@ -173,7 +173,7 @@ fn every_event(job: &Job) -> Vec<Event> {
         ended(attempt.max(1), 0, None),
         ended(attempt.max(1), 0, exit(3)),
         STOP,
-        Event::Preempt { attempt },
+        Event::Preempt { attempt, reason: Reason::Preempted },
         Event::Suspend,
         Event::Resume,
         Event::Hold,
@@ -375,7 +375,7 @@ fn stop_while_failing_keeps_the_failure_and_forgets_the_retry() {
 
 #[test]
 fn stop_overrules_preemption_and_suspension() {
-    for event in [Event::Preempt { attempt: 1 }, Event::Suspend] {
+    for event in [Event::Preempt { attempt: 1, reason: Reason::Preempted }, Event::Suspend] {
         let mut job = in_state(State::Running);
         run(&mut job, [event, STOP]);
         end_all(&mut job, None);
@@ -386,7 +386,7 @@ fn stop_overrules_preemption_and_suspension() {
 #[test]
 fn a_preempted_job_waits_again_at_no_cost_to_its_retries() {
     let mut job = in_state(State::Running);
-    run(&mut job, [Event::Preempt { attempt: 1 }]);
+    run(&mut job, [Event::Preempt { attempt: 1, reason: Reason::Preempted }]);
     end_all(&mut job, Some(Reason::Signal { signal: 15 }));
     assert_eq!((job.state, job.retried, job.reason.clone()), (State::Queued, 0, Some(Reason::Preempted)));
     start(&mut job);
@@ -457,7 +457,7 @@ fn event_of(step: Step, job: &Job, launched: &BTreeSet<(u32, u32)>) -> Event {
             let offered = if offered == 0 { job.wanted().len() as u32 } else { offered };
             if elsewhere { hand_over(offered) } else { admit(offered) }
         }
-        Step::Preempt { behind } => Event::Preempt { attempt: job.attempt.saturating_sub(behind) },
+        Step::Preempt { behind } => Event::Preempt { attempt: job.attempt.saturating_sub(behind), reason: Reason::Preempted },
         Step::Member { kind: 0, rank } => suspend(rank),
         Step::Member { kind: 1, rank } => kill(rank),
         Step::Member { rank, .. } => start_task(rank),
@@ -482,7 +482,7 @@ fn is_of_another_attempt(event: &Event, job: &Job) -> bool {
         | Event::TaskReady { attempt, rank, .. }
         | Event::TaskStarted { attempt, rank, .. }
         | Event::TaskEnded { attempt, rank, .. } => *attempt != job.attempt_of(*rank).number,
-        Event::Preempt { attempt } => *attempt != job.attempt,
+        Event::Preempt { attempt, .. } => *attempt != job.attempt,
         Event::Admit { .. } | Event::HandOver { .. } | Event::Stop { .. } | Event::Suspend => false,
         Event::StopTask { .. } | Event::StartTask { .. } => false,
         Event::Resume | Event::Hold | Event::Release => false,
@@ -640,7 +640,7 @@ fn a_resumed_job_goes_back_to_its_nodes_and_a_failed_one_does_not() {
 #[test]
 fn whoever_is_suspended_on_the_way_back_to_the_queue_stays_out_of_it() {
     let mut job = in_state(State::Running);
-    run(&mut job, [Event::Preempt { attempt: 1 }, Event::Suspend]);
+    run(&mut job, [Event::Preempt { attempt: 1, reason: Reason::Preempted }, Event::Suspend]);
     end_all(&mut job, None);
     assert_eq!(job.state, State::Suspended);
 }

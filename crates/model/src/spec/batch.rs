@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::field::{FieldError, Fields, Wrong};
 use super::parse::{boolean, text, texts, whole};
+use crate::signal::Signal;
 
 /// Slurm's own limit is 4 MB; what is larger than this is no script.
 const MAX_SCRIPT: usize = 1 << 20;
@@ -141,7 +142,7 @@ impl Notice {
         }
         let (name, seconds) = rest.split_once('@').unwrap_or((rest, "60"));
         Some(Notice {
-            signal: crate::slurm::signal(name)?,
+            signal: name.parse::<Signal>().ok()?.number(),
             seconds: seconds.parse().ok().filter(|seconds| *seconds <= 65_535)?,
             to_script: flags.contains(['B', 'b']),
         })

@@ -14,6 +14,7 @@ use super::{batch, glob, kubernetes, machine, secret};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
+use crate::signal::Signal;
 
 /// Longer names break table layouts and host name limits.
 const MAX_NAME: usize = 63;
@@ -113,6 +114,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         retries: fields.nested("retries", retries).unwrap_or_default(),
         timeout: fields.take("timeout", positive_duration),
         grace: fields.take("grace", duration).unwrap_or(DEFAULT_GRACE),
+        stop_signal: fields.take("stop_signal", stop_signal).unwrap_or_default(),
         on_failure: fields
             .take("on_failure", |value| {
                 one_of(value, &[("stop", OnFailure::Stop), ("continue", OnFailure::Continue)])
@@ -155,6 +157,14 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     }
     fields.finish();
     (kind == Kind::Machine || command.is_some()).then_some(spec)
+}
+
+fn stop_signal(value: Value) -> Result<Signal, Wrong> {
+    let signal: Signal = text(value)?.parse().map_err(Wrong::value)?;
+    if signal.tells_something() {
+        return Ok(signal);
+    }
+    Err(Wrong::value(format!("must be a signal that a task can hear, not {signal}; with `grace: 0s` it gets none")))
 }
 
 pub(super) fn text(value: Value) -> Result<String, Wrong> {

@@ -165,9 +165,9 @@ impl Core {
         let known = live.job.tasks.get(task.rank as usize).filter(stopping);
         if let Some(known) = known.filter(|known| known.attempt == task.attempt.number && !known.is_over()) {
             let grace_ms = live.spec.grace.as_millis() as u64;
-            batch
-                .messages
-                .push((known.placement.node.clone(), ToAgent::Stop { task: task.clone(), grace_ms }));
+            let reason = live.job.stop_reason(task.rank).map_or("", |reason| reason.code()).to_owned();
+            let stop = ToAgent::Stop { task: task.clone(), grace_ms, reason };
+            batch.messages.push((known.placement.node.clone(), stop));
         }
     }
 
@@ -200,7 +200,7 @@ impl Core {
             ReportPhase::Preparing | ReportPhase::Ready { .. } | ReportPhase::Running { .. } => {
                 tracing::warn!(%task, %node, "stopping a task that should not run");
                 self.node_mut(node).stale.insert(task.clone());
-                batch.messages.push((node.clone(), ToAgent::Stop { task, grace_ms: 0 }));
+                batch.messages.push((node.clone(), ToAgent::Stop { task, grace_ms: 0, reason: String::new() }));
             }
         }
     }

@@ -358,7 +358,8 @@ impl Core {
     pub(super) fn send_stop(&mut self, live: &Live, rank: u32, grace: Duration) {
         let node = live.job.tasks[rank as usize].placement.node.clone();
         let task = live.job.task_id(rank);
-        self.send(&node, ToAgent::Stop { task, grace_ms: grace.as_millis() as u64 });
+        let reason = live.job.stop_reason(rank).map_or("", |reason| reason.code()).to_owned();
+        self.send(&node, ToAgent::Stop { task, grace_ms: grace.as_millis() as u64, reason });
     }
 
     pub(super) fn send(&mut self, node: &NodeId, message: ToAgent) {
@@ -401,6 +402,7 @@ fn launch_of(
         withheld: None,
         timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
         grace_ms: live.spec.grace.as_millis() as u64,
+        stop_signal: live.spec.stop_signal,
     }
 }
 

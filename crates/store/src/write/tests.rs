@@ -337,7 +337,7 @@ fn event_of(kind: u8, rank: u32, number: u64, job: &Job) -> Event {
             let end = TaskEnd::new(Some(failure), Some(number));
             Event::TaskEnded { attempt, rank, end, at: moment }
         }
-        7 => Event::Preempt { attempt: job.attempt },
+        7 => Event::Preempt { attempt: job.attempt, reason: Reason::Preempted },
         8 => Event::Suspend,
         9 if job.state == State::Suspended => Event::Resume,
         9 if job.hold => Event::Release,

@@ -34,7 +34,7 @@ from ._error import (
 from ._job import Completed, Job, Jobs, Task
 from ._logs import Line
 from ._session import Command, Session
-from ._stop import should_stop
+from ._stop import StopNotice, saved, should_stop, stop_notice
 
 __version__ = "0.1.0"
 
@@ -58,6 +58,7 @@ __all__ = [
     "ServerFailed",
     "Session",
     "SessionOver",
+    "StopNotice",
     "Task",
     "Timeout",
     "Unauthorized",
@@ -67,7 +68,9 @@ __all__ = [
     "job",
     "jobs",
     "run",
+    "saved",
     "should_stop",
+    "stop_notice",
 ]
 
 _default: Client | None = None

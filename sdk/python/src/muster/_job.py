@@ -56,6 +56,10 @@ class Task:
         self.ip = address["ip"] if address else None
         #: Why it failed, in words.
         self.message = seen.get("message")
+        #: That it was told to end while it ran: why, when, and whether it had to be killed.
+        self.notice = seen.get("notice")
+        #: When it last said that it had saved its work.
+        self.saved_at = seen.get("saved_at")
         self._transport = transport
 
     @property
