@@ -1,10 +1,10 @@
 //! The environment of a task: what the server gave it, and what only the node knows.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use muster_model::node::Account;
+use nix::unistd::User;
 
 /// As login programs set it where nobody else does.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -82,23 +82,18 @@ pub(crate) fn lend(env: &mut BTreeMap<String, String>, lent: &BTreeMap<String, S
 
 /// The account that the agent runs under, and with it its tasks.
 pub(crate) fn account() -> Account {
-    let uid = rustix::process::getuid().as_raw();
-    let gid = rustix::process::getgid().as_raw();
-    let found = fs::read_to_string("/etc/passwd").ok().and_then(|passwd| entry(&passwd, uid));
-    // An account that only a directory service knows: the agent's own environment is as good.
+    let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+    let found = User::from_uid(uid).ok().flatten();
+    // One that nobody knows by a name: the agent's own environment is all there is.
     let of_agent = |name| std::env::var(name).ok();
-    let (name, home) = found.unwrap_or_else(|| {
-        (of_agent("USER").unwrap_or_else(|| uid.to_string()), of_agent("HOME").unwrap_or_else(|| "/".into()))
-    });
-    Account { name, uid, gid, home }
-}
-
-fn entry(passwd: &str, id: u32) -> Option<(String, String)> {
-    passwd.lines().find_map(|line| {
-        let fields: Vec<_> = line.split(':').collect();
-        let [name, _, uid, _, _, home, ..] = fields[..] else { return None };
-        (uid.parse() == Ok(id)).then(|| (name.to_owned(), home.to_owned()))
-    })
+    let (name, home) = match found {
+        Some(user) => (user.name, user.dir.to_string_lossy().into_owned()),
+        None => (
+            of_agent("USER").unwrap_or_else(|| uid.to_string()),
+            of_agent("HOME").unwrap_or_else(|| "/".into()),
+        ),
+    };
+    Account { name, uid: uid.as_raw(), gid: gid.as_raw(), home }
 }
 
 #[cfg(test)]
@@ -152,12 +147,5 @@ mod tests {
         assert_eq!((env["SLURM_JOB_ID"].as_str(), env["SLURM_NTASKS"].as_str()), ("77", "16"));
         assert_eq!((env["SLURM_NODEID"].as_str(), env["OMPI_MCA_plm"].as_str()), ("1", "rsh"));
         assert_eq!(env["OMPI_MCA_ras"], "^slurm");
-    }
-
-    #[test]
-    fn an_account_is_found_by_its_number() {
-        let passwd = "broken\nroot:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:\n";
-        assert_eq!(entry(passwd, 1000), Some(("ann".into(), "/home/ann".into())));
-        assert_eq!(entry(passwd, 7), None);
     }
 }

@@ -43,6 +43,7 @@ mod start;
 pub mod supervisor;
 pub mod task;
 pub mod tree;
+mod trusted;
 mod volume;
 mod watcher;
 mod words;

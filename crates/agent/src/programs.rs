@@ -78,6 +78,7 @@ fn binary(exe: &Path, bin: &Path) -> io::Result<PathBuf> {
     Ok(kept)
 }
 
-fn bin(dir: &TaskDir) -> PathBuf {
+/// Where they are.
+pub(crate) fn bin(dir: &TaskDir) -> PathBuf {
     dir.path().join("bin")
 }

@@ -5,9 +5,9 @@
 //! anything runs, and `files`, which is what the task sees. So no value is ever in `launch.json` or in a record.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use muster_link::message::GivenSecret;
@@ -63,10 +63,10 @@ pub(crate) fn make(dir: &Path, given: &[GivenSecret], person: Option<&Person>) -
         }
     }
     write(&dir.join(SECRETS).join(VARIABLES), 0o600, &serde_json::to_vec(&variables)?)?;
-    match person {
-        Some(person) => person.owner().give(&fs::canonicalize(dir.join(SECRETS))?),
-        None => Ok(()),
-    }
+    let Some(person) = person else { return Ok(()) };
+    // What root reads again stays root's, and so does the place: whoever owns a directory may put anything into it, or take it away.
+    fs::set_permissions(dir.join(SECRETS), Permissions::from_mode(0o711))?;
+    person.owner().give(&files(dir))
 }
 
 /// Take the variables, once: from then on they are in memory alone.
@@ -127,9 +127,10 @@ fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::MetadataExt;
 
     use muster_link::message::SecretValue;
+    use muster_model::node::Account;
 
     use super::*;
 
@@ -161,6 +162,26 @@ mod tests {
         remove(dir.path()).unwrap();
         assert!(!place.exists() && fs::symlink_metadata(dir.path().join(SECRETS)).is_err());
         remove(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn somebody_else_gets_their_files_and_nothing_that_root_reads_again() {
+        let dir = dir();
+        let account = Account { name: "ada".into(), uid: 54_321, gid: 54_322, home: "/".into() };
+        let ada = Person { account, groups: vec![54_322], shell: String::new() };
+        let all = [given(Some("TOKEN"), None, b"hunter2"), given(None, Some("key.bin"), &[0, 255])];
+        make(dir.path(), &all, Some(&ada)).unwrap();
+        let place = fs::canonicalize(dir.path().join(SECRETS)).unwrap();
+        let whose = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            (found.uid(), found.mode() & 0o777)
+        };
+        assert_eq!(whose(&place), (0, 0o711));
+        assert_eq!(whose(&place.join(VARIABLES)), (0, 0o600));
+        assert_eq!(whose(&place.join(FILES)), (54_321, 0o700));
+        assert_eq!(whose(&place.join(FILES).join("key.bin")), (54_321, 0o400));
+        remove(dir.path()).unwrap();
+        assert!(!place.exists());
     }
 
     #[test]

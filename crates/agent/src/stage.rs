@@ -8,7 +8,7 @@
 mod cover;
 mod mount;
 
-pub(crate) use cover::{cover, is_closed};
+pub(crate) use cover::cover;
 pub(crate) use mount::remove_points;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use muster_model::launch::{Host, LaunchFile, Work};
 use muster_model::node::Account;
 use serde::{Deserialize, Serialize};
 
-use crate::account::Person;
+use crate::account::{Owner, Person};
 use crate::supervisor::Launch;
 use crate::{disk, environment, volume};
 
@@ -96,9 +96,9 @@ impl Stage {
             write(&below(root, path), b"", 0o600)?;
         }
         if let Some(person) = person {
-            person.owner().give(root)?;
-            // It may come to stand for a directory that everybody enters, such as the root.
-            fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
+            let own = launch.files.iter().map(|file| &file.path);
+            let own = own.chain(&around.environment).chain(&around.directories);
+            give(root, own, person.owner())?;
         }
         let files = launch.files.iter().map(|file| file.path.clone());
         Ok(Some(Stage {
@@ -124,15 +124,13 @@ impl Stage {
             Ok(()) => mount::show(self, &launch.cwd, isolated),
             Err(error) => Err(error),
         };
-        if let Err(error) = &shown
-            && let Some(path) = self.volumes.keys().next()
-        {
-            return Err(io::Error::new(error.kind(), format!("{path} cannot be mounted: {error}")));
-        }
-        let shown = shown.unwrap_or_else(|error| {
-            crate::supervisor::complain("cannot mount, so files lie below the task's directory", &error);
-            BTreeSet::new()
-        });
+        let shown = match shown {
+            Err(error) if self.volumes.is_empty() => {
+                crate::supervisor::complain("cannot mount, so files lie below the task's directory", &error);
+                BTreeSet::new()
+            }
+            shown => shown?,
+        };
         if let Some(path) = self.volumes.keys().find(|path| !shown.contains(*path)) {
             return Err(io::Error::other(format!("{path} cannot be mounted, as supervisor.log tells")));
         }
@@ -282,6 +280,27 @@ fn check(path: &str) -> io::Result<()> {
 
 fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
+}
+
+/// Give somebody what is theirs of what lies below `root`. The directories on the way to it come to stand for the machine's own,
+/// the root among them: everybody enters them, and nobody but root may add a name there or take one away.
+fn give<'a>(root: &Path, own: impl Iterator<Item = &'a String>, owner: Owner) -> io::Result<()> {
+    open_up(root)?;
+    for path in own {
+        let path = below(root, path);
+        if path.is_dir() { owner.give(&path)? } else { owner.give_alone(&path)? }
+    }
+    Ok(())
+}
+
+fn open_up(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
 }
 
 fn make_parent(path: &Path) -> io::Result<()> {

@@ -239,6 +239,10 @@ fn seen(dir: &TaskDir, means: &Means, previous: Option<PathBuf>, record: &Record
 /// is written there.
 fn make_over(dir: &TaskDir, person: &Person) -> io::Result<()> {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
+    let bin = programs::bin(dir);
+    if bin.is_dir() {
+        fs::set_permissions(bin, fs::Permissions::from_mode(0o755))?;
+    }
     for name in [SESSIONS, STEPS] {
         disk::make_dir(&dir.path().join(name))?;
     }

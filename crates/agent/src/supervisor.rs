@@ -22,11 +22,11 @@ mod spawn;
 mod watch;
 
 pub use crate::overlay::Overlay;
-pub use notice::NOTES;
 pub use file::{
     CONTROL, DOOR, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES,
     Processes, STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
 };
+pub use notice::NOTES;
 
 pub(crate) use capture::Capture;
 pub(crate) use file::{read, write};
@@ -92,14 +92,15 @@ fn prepare(dir: &Path, launch: &mut Launch) -> io::Result<()> {
     if let Some(stage) = launch.stage.take() {
         stage.enter(launch, isolated)?;
     }
-    if launch.person.is_some() {
-        cover(&launch.seen)?;
+    if let Some(person) = &launch.person {
+        cover(&launch.seen, person)?;
     }
     if launch.has_secrets {
         launch.env.extend(secret::take(dir)?);
     }
     let Some(work) = launch.work.clone() else { return Ok(()) };
-    let processes = Processes { format: FORMAT, work, grace_ms: launch.grace_ms, stop_signal: launch.stop_signal };
+    let processes =
+        Processes { format: FORMAT, work, grace_ms: launch.grace_ms, stop_signal: launch.stop_signal };
     write(dir, PROCESSES, &processes)?;
     let owner = launch.person.as_ref().map(Person::owner);
     owner.map_or(Ok(()), |owner| owner.give_alone(&dir.join(PROCESSES)))

@@ -197,9 +197,7 @@ pub fn stop(dir: &Path, grace: Duration, reason: &str) -> Result<(), Error> {
         Err(error) => return Err(Error::io("write the stop", dir)(error)),
     }
     match open_control(dir) {
-        Ok(mut control) => {
-            order(&mut control, Order::Stop(asked)).map_err(Error::io("order the stop", dir))
-        }
+        Ok(mut control) => order(&mut control, Order::Stop(asked)).map_err(Error::io("order the stop", dir)),
         // It is not there or nobody has it open: the supervisor is yet to begin, and will see the file, or it is gone.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NOENT)) => Ok(()),
         Err(error) => Err(Error::io("open the control pipe", dir)(error)),

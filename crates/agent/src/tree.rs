@@ -181,8 +181,7 @@ impl Tree {
         let signal = Signal::from_named_raw(signal.number()).unwrap_or(Signal::TERM);
         if let Some(group) = group {
             // A group that is gone is as good as told.
-            let _ = kill_process_group(group, signal)
-                .and_then(|()| kill_process_group(group, Signal::CONT));
+            let _ = kill_process_group(group, signal).and_then(|()| kill_process_group(group, Signal::CONT));
         }
         for stat in self.members(root) {
             if group.is_none_or(|group| stat.group != group.as_raw_nonzero().get())

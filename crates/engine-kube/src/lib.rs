@@ -51,8 +51,8 @@ use futures::future;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use muster_engine::{
-    AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat, StartRequest,
-    Status, Verdict,
+    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat,
+    StartRequest, Status, Verdict,
 };
 use muster_model::spec::{FieldCode, FieldError};
 use muster_model::{AttemptId, JobId, NodeId, Timestamp};
@@ -120,7 +120,7 @@ impl Kubernetes {
             in_place: false,
             images: true,
             volumes: true,
-            accounts: false,
+            accounts: Accounts::Containers,
             keeps_files: false,
             lost_after: settings.fence().min(LOST_AFTER),
         };

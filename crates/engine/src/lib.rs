@@ -33,6 +33,17 @@ pub enum Family {
     Delegating,
 }
 
+/// Under whose account tasks run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accounts {
+    /// Tasks are in containers, where accounts of machines mean nothing.
+    Containers,
+    /// Those of the machine that they are on; its agent says whose tasks it can run.
+    Machines,
+    /// That of whoever submits to the other scheduler; the server's own, if it is not named.
+    Submitter(Option<String>),
+}
+
 /// What an engine can do, as data for the scheduler and for validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -48,8 +59,8 @@ pub struct Capabilities {
     pub images: bool,
     /// Volumes can be attached.
     pub volumes: bool,
-    /// Tasks run under accounts of the machine that they are on.
-    pub accounts: bool,
+    /// Under whose account tasks run.
+    pub accounts: Accounts,
     /// What a task leaves in its directories stays where it ran.
     pub keeps_files: bool,
     /// An agent silent for this long is lost, and its tasks with it.

@@ -12,7 +12,9 @@ use async_trait::async_trait;
 use muster_model::NodeId;
 use rustix::fs::FlockOperation;
 
-use crate::{AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status};
+use crate::{
+    Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status,
+};
 
 /// The name of this machine as a node. There is one for each data directory.
 pub const NODE: &str = "node_local";
@@ -51,7 +53,7 @@ impl Local {
             in_place: true,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: Accounts::Machines,
             keeps_files: true,
             lost_after: LOST_AFTER,
         };

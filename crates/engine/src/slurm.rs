@@ -22,8 +22,8 @@ use async_trait::async_trait;
 use muster_model::{AttemptId, JobId, NodeId};
 
 use crate::{
-    AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat, StartRequest,
-    Status,
+    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat,
+    StartRequest, Status,
 };
 use batch::Place;
 pub use batch::Wishes;
@@ -111,6 +111,13 @@ struct Memory {
     given_up: BTreeSet<AttemptId>,
 }
 
+/// Whom jobs run as. Who a login elsewhere is, its agents say.
+fn submitter(options: &Options) -> Accounts {
+    let login = options.login.as_deref();
+    let named = options.user.clone().or_else(|| Some(login?.split_once('@')?.0.to_owned()));
+    if named.is_none() && login.is_some() { Accounts::Machines } else { Accounts::Submitter(named) }
+}
+
 impl Slurm {
     /// An engine whose gate is started when it is first needed.
     pub fn new(options: Options) -> Self {
@@ -121,7 +128,7 @@ impl Slurm {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: submitter(&options),
             keeps_files: true,
             lost_after: LOST_AFTER,
         };

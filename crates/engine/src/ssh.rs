@@ -21,8 +21,8 @@ use async_trait::async_trait;
 use muster_model::NodeId;
 
 use crate::{
-    AgentBinary, Capabilities, Class, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest,
-    Status,
+    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Key, Machine, Observed, Offer,
+    StartRequest, Status,
 };
 use binary::Binary;
 pub use host::server_name;
@@ -75,7 +75,7 @@ impl Ssh {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: Accounts::Machines,
             keeps_files: true,
             lost_after: LOST_AFTER,
         };

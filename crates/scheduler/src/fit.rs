@@ -21,7 +21,7 @@ pub struct Need {
     pub devices: Option<DeviceRequest>,
     /// A node with nothing else on it, and all of its devices.
     pub exclusive: bool,
-    /// The account that it must run under.
+    /// The account that it must run under; an empty one where nobody has said which that is, and nothing can run.
     pub account: Option<String>,
     /// The volumes that it must have.
     pub volumes: Vec<String>,
@@ -95,6 +95,9 @@ impl Serves {
 
     /// What keeps a task from being there.
     pub fn obstacle(&self, need: &Need) -> Option<String> {
+        if need.account.as_deref() == Some("") {
+            return Some("no admin has said which account of the machines its user has".into());
+        }
         if let (Some(only), Some(wanted)) = (&self.only, &need.account)
             && only != wanted
         {

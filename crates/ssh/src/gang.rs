@@ -14,7 +14,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use muster_model::launch::{NEXT_ON_PATH, Peers};
@@ -196,7 +196,10 @@ real=$(next {program}) || {{
     /// Somebody else, whose the files are, goes through it and changes nothing in it.
     fn make_dir(&self, name: &str) -> io::Result<()> {
         let mode = if self.owner.is_some() { 0o711 } else { 0o700 };
-        fs::DirBuilder::new().recursive(true).mode(mode).create(self.dir.join(name))
+        let path = self.dir.join(name);
+        fs::DirBuilder::new().recursive(true).mode(mode).create(&path)?;
+        // Whatever this process makes directories with otherwise.
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
     }
 
     fn write(&self, name: &str, text: &str, mode: u32) -> io::Result<()> {

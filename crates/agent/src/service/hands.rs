@@ -151,7 +151,9 @@ impl Hands {
                 Step::Prepare => work.prepare(means).await,
                 Step::End { failure } => work.on_disk(move |work| work.end(failure)).await,
                 Step::Launch(launch) => work.launch(launch, start).await,
-                Step::Stop { grace_ms, reason } => work.on_disk(move |work| work.stop(grace_ms, &reason)).await,
+                Step::Stop { grace_ms, reason } => {
+                    work.on_disk(move |work| work.stop(grace_ms, &reason)).await
+                }
                 Step::Look => work.on_disk(move |work| work.look(node_lost)).await,
                 Step::Collect(ended) => work.collect(*ended, means).await,
                 Step::Forget { continues } => work.on_disk(move |work| work.forget(continues, &shelf)).await,

@@ -13,10 +13,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FlockOperation, flock};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, readlinkat};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 use rustix::process::{chdir, pivot_root};
 
@@ -26,6 +27,7 @@ use super::{HOSTS, Stage, below, make_parent};
 use crate::account::{self, Person};
 use crate::overlay::isolate;
 use crate::supervisor::complain;
+use crate::trusted;
 
 /// A directory with more entries than this is not taken apart.
 const MOST_ENTRIES: usize = 2000;
@@ -45,7 +47,7 @@ pub(super) fn show(stage: &Stage, cwd: &Path, isolated: bool) -> io::Result<BTre
     for (path, directory) in &stage.volumes {
         plan.add(path, directory.clone(), &home);
     }
-    let mut shown = plan.mount_in_home(stage.person.as_ref());
+    let mut shown = plan.mount_in_home(stage)?;
     // Only what is there now is to be seen through the other name.
     let other_name =
         home.other_name.filter(|name| shown.iter().any(|path| Path::new(path).starts_with(name)));
@@ -55,19 +57,31 @@ pub(super) fn show(stage: &Stage, cwd: &Path, isolated: bool) -> io::Result<BTre
         plan.on.push(("", home.real, name.clone()));
     }
     // Before anything is replaced: what is mounted later is not to be seen through it.
-    let clones: Vec<_> = plan.on.iter().map(|(_, source, _)| clone(source)).collect();
-    shown.extend(plan.replace_directories(&stage.root));
+    let person = stage.person.as_ref();
+    let clones: Vec<_> = plan.on.iter().map(|(_, source, _)| clone(source, person)).collect();
+    shown.extend(plan.replace_directories(&stage.root, person));
     for ((path, _, target), clone) in plan.on.iter().zip(clones) {
-        match clone.and_then(|clone| attach(&clone, target)) {
+        match clone.and_then(|clone| attach(&clone, target, person)) {
             Ok(()) => shown.insert((*path).to_owned()),
             Err(error) => {
-                complain(&format!("cannot show {}", target.display()), &error);
+                stage.do_without(path, error)?;
                 shown.remove(*path)
             }
         };
     }
     shown.remove("");
     Ok(shown)
+}
+
+impl Stage {
+    /// Something cannot be shown. Files lie elsewhere as well, and storage does not: nobody is to write what will be missed.
+    fn do_without(&self, path: &str, error: io::Error) -> io::Result<()> {
+        if self.volumes.contains_key(path) {
+            return Err(io::Error::new(error.kind(), format!("{path} cannot be mounted: {error}")));
+        }
+        complain(&format!("cannot show {path}"), &error);
+        Ok(())
+    }
 }
 
 /// A home directory, and the name that platforms have for it where nothing is there: `/home/root`.
@@ -127,24 +141,25 @@ impl<'a> Plan<'a> {
         self.gains.entry(dir).or_default().push((name, path));
     }
 
-    fn mount_in_home(&self, person: Option<&Person>) -> BTreeSet<String> {
+    fn mount_in_home(&self, stage: &Stage) -> io::Result<BTreeSet<String>> {
+        let person = stage.person.as_ref();
         let mut shown = BTreeSet::new();
         for (path, source, point) in &self.in_home {
             // By whose home it is, so that it is theirs, and no link of theirs leads elsewhere.
             let made = account::act_as(person, || make_point(point, source.is_dir())).and_then(|made| made);
-            match made.and_then(|()| bind(source, point)) {
+            match made.and_then(|()| mount_on_own(source, point, person)) {
                 Ok(()) => drop(shown.insert((*path).to_owned())),
-                Err(error) => complain(&format!("cannot show {path}"), &error),
+                Err(error) => stage.do_without(path, error)?,
             }
         }
-        shown
+        Ok(shown)
     }
 
-    fn replace_directories(&self, root: &Path) -> BTreeSet<String> {
+    fn replace_directories(&self, root: &Path, person: Option<&Person>) -> BTreeSet<String> {
         let mut shown = BTreeSet::new();
         for (dir, new) in &self.gains {
             let names: BTreeSet<&OsStr> = new.iter().map(|(name, _)| name.as_os_str()).collect();
-            match gain(dir, &below(root, dir.to_str().unwrap_or_default()), &names, root) {
+            match gain(dir, &below(root, dir.to_str().unwrap_or_default()), &names, root, person) {
                 Ok(()) => shown.extend(new.iter().map(|(_, path)| (*path).to_owned())),
                 Err(error) => complain(&format!("{} cannot gain anything", dir.display()), &error),
             }
@@ -166,36 +181,45 @@ fn gap(path: &Path) -> (PathBuf, OsString) {
 }
 
 /// Put `new` in the place of a directory: it has the new entries, and on all others the old ones.
-fn gain(dir: &Path, new: &Path, names: &BTreeSet<&OsStr>, root: &Path) -> io::Result<()> {
+fn gain(
+    dir: &Path,
+    new: &Path,
+    names: &BTreeSet<&OsStr>,
+    root: &Path,
+    person: Option<&Person>,
+) -> io::Result<()> {
+    let old_dir = open(dir, person)?;
     let mut entries = Vec::new();
     for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if names.contains(entry.file_name().as_os_str()) {
+        let name = entry?.file_name();
+        if names.contains(name.as_os_str()) {
             continue;
         }
         if entries.len() == MOST_ENTRIES {
             return Err(io::Error::other("it has too many entries"));
         }
-        let (point, kind) = (new.join(entry.file_name()), entry.file_type()?);
-        if kind.is_symlink() {
-            ignore_existing(symlink(fs::read_link(entry.path())?, point))?;
-            continue;
-        }
+        let point = new.join(&name);
         // One that vanishes meanwhile is as good as never there.
-        let Ok(old) = clone(&entry.path()) else { continue };
-        match kind.is_dir() {
-            true => ignore_existing(fs::create_dir(&point))?,
-            false => ignore_existing(File::create_new(&point).map(drop))?,
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(old) = openat(&old_dir, &name, flags, Mode::empty()) else { continue };
+        match FileType::from_raw_mode(fstat(&old)?.st_mode) {
+            FileType::Symlink => {
+                let target = OsString::from_vec(readlinkat(&old, "", Vec::new())?.into_bytes());
+                ignore_existing(symlink(target, point))?;
+                continue;
+            }
+            FileType::Directory => ignore_existing(fs::create_dir(&point))?,
+            _ => ignore_existing(File::create_new(&point).map(drop))?,
         }
-        entries.push((entry.file_name(), old));
+        entries.push((name, clone_of(&old)?));
     }
     let replacement = open_tree(CWD, new, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     if dir != Path::new("/") {
-        attach(&replacement, dir)?;
-        return entries.iter().try_for_each(|(name, old)| attach(old, &dir.join(name)));
+        attach_to(&replacement, &old_dir)?;
+        return entries.iter().try_for_each(|(name, old)| attach(old, &dir.join(name), person));
     }
-    attach(&replacement, root)?;
-    entries.iter().try_for_each(|(name, old)| attach(old, &root.join(name)))?;
+    attach(&replacement, root, person)?;
+    entries.iter().try_for_each(|(name, old)| attach(old, &root.join(name), person))?;
     chdir(root)?;
     // The old root comes to lie on the new one, and is taken off it.
     pivot_root(".", ".")?;
@@ -210,26 +234,51 @@ fn ignore_existing(made: io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// What a path leads to. Where it is for a task of somebody else's, only as far as that can be trusted.
+fn open(path: &Path, person: Option<&Person>) -> io::Result<OwnedFd> {
+    match person {
+        Some(person) => trusted::open_for(person, path),
+        None => Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?),
+    }
+}
+
 /// All that is seen at a path, to be attached elsewhere.
-pub(super) fn clone(path: &Path) -> io::Result<OwnedFd> {
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    Ok(open_tree(CWD, path, flags)?)
+pub(super) fn clone(path: &Path, person: Option<&Person>) -> io::Result<OwnedFd> {
+    clone_of(&open(path, person)?)
 }
 
-pub(super) fn attach(mount: &OwnedFd, target: &Path) -> io::Result<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
-    Ok(move_mount(mount, "", CWD, target, flags)?)
+fn clone_of(found: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(open_tree(found, "", flags)?)
 }
 
-fn bind(source: &Path, target: &Path) -> io::Result<()> {
-    attach(&clone(source)?, target)
+pub(super) fn attach(mount: &OwnedFd, target: &Path, person: Option<&Person>) -> io::Result<()> {
+    attach_to(mount, &open(target, person)?)
+}
+
+fn attach_to(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", target, "", flags)?)
 }
 
 /// Whether any of this is possible, tried in a namespace of this thread's own.
 pub(super) fn probe() -> io::Result<()> {
     isolate()?;
-    bind(Path::new("/proc/self"), Path::new("/tmp"))
+    attach(&clone(Path::new("/proc/self"), None)?, Path::new("/tmp"), None)
+}
+
+/// Show something where its user has made a place for it, and nowhere else that they may have put a link to.
+fn mount_on_own(source: &Path, point: &Path, person: Option<&Person>) -> io::Result<()> {
+    let target = open(point, person)?;
+    if let Some(person) = person
+        && trusted::owner(&target)? != person.account.uid
+    {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "what is there is not the user's own"));
+    }
+    attach_to(&clone(source, person)?, &target)
 }
 
 /// Make something to mount on in a home directory, and keep others from removing it for as long as this process lives.
@@ -239,10 +288,10 @@ fn make_point(point: &Path, is_dir: bool) -> io::Result<()> {
     }
     make_parent(point)?;
     loop {
-        let file = OpenOptions::new().create(true).append(true).open(point)?;
+        let file = opened(OpenOptions::new().create(true).append(true), point)?;
         flock(&file, FlockOperation::LockShared)?;
         // Someone may have removed it just before it was ours.
-        let is_there = fs::metadata(point).is_ok_and(|there| {
+        let is_there = fs::symlink_metadata(point).is_ok_and(|there| {
             file.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (there.dev(), there.ino()))
         });
         if is_there {
@@ -251,6 +300,16 @@ fn make_point(point: &Path, is_dir: bool) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// A plain file in a directory where anything may lie; a pipe would keep whoever opens it waiting.
+fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, "what is there is not a plain file"))
 }
 
 /// Remove what was made in the home directory to mount on, unless another task uses it. To be called where it is not
@@ -263,10 +322,11 @@ pub(crate) fn remove_points(stage: &Stage) {
 
 fn remove_own_points(stage: &Stage) {
     let home = Home::of(&stage.account);
-    for path in stage.files.iter().chain(&stage.directories).chain(&stage.workdir) {
+    let all = stage.files.iter().chain(&stage.directories).chain(&stage.workdir).chain(stage.volumes.keys());
+    for path in all {
         let Some(point) = home.place(Path::new(path)) else { continue };
-        let is_free = File::open(&point).is_ok_and(|file| {
-            file.metadata().is_ok_and(|it| it.is_file() && it.len() == 0)
+        let is_free = opened(OpenOptions::new().read(true), &point).is_ok_and(|file| {
+            file.metadata().is_ok_and(|it| it.len() == 0)
                 && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
         if is_free {

@@ -141,8 +141,7 @@ impl Life {
     /// A stop may have been asked for before we listened, or while the step before this one ended.
     fn look_for_stop(&mut self) -> io::Result<()> {
         let mut orders = self.watch.orders();
-        let early =
-            read::<StopAsked>(&self.dir, STOP)?.map(Order::Stop);
+        let early = read::<StopAsked>(&self.dir, STOP)?.map(Order::Stop);
         orders.extend(early);
         orders.into_iter().for_each(|order| self.on_order(order));
         self.on_time();

@@ -269,6 +269,10 @@ impl Child<'_> {
                     return failed(Stage::LIMITS, 0);
                 }
             }
+            // What root's own session may hold is nothing for anybody else.
+            if self.person.is_some() && !join_keyring() {
+                return failed(Stage::ACCOUNT, 0);
+            }
             // From here on it is whom it runs as, so that it goes only where they may.
             if let Some((uid, gid, groups)) = self.person
                 && (libc::setgroups(groups.len(), groups.as_ptr()) < 0
@@ -311,6 +315,21 @@ impl Child<'_> {
             None => last,
         }
     }
+}
+
+/// Leave the keys of the session that this process was started in. Where the kernel has none, or nobody may ask for them, there
+/// is nothing to leave.
+///
+/// # Safety
+/// As `Child::run`.
+#[expect(unsafe_code, reason = "see the safety section")]
+unsafe fn join_keyring() -> bool {
+    // SAFETY: a system call without memory of ours.
+    let joined = unsafe {
+        libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<libc::c_char>())
+    };
+    // SAFETY: the pointer is to this thread's error number, always.
+    joined >= 0 || matches!(unsafe { *libc::__errno_location() }, libc::ENOSYS | libc::EPERM)
 }
 
 #[expect(unsafe_code, reason = "`io::Error::last_os_error` is not promised to need no memory")]

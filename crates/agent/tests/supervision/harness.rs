@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use muster_agent::supervisor::{EXIT, Exit, FORMAT, LOG, Launch, Started, Step, StepKind};
 use muster_agent::task::{self, Observation, Pipes, Spawned};
-use muster_model::signal::Signal as StopSignal;
 use muster_agent::tree::{Kill, Preference, Process, Tree};
 use muster_link::log::{Reader, Record, SegmentDir};
+use muster_model::signal::Signal as StopSignal;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

@@ -242,6 +242,31 @@ fn nothing_of_one_user_is_read_by_a_task_of_another() {
 }
 
 #[test]
+fn nobody_becomes_root_by_what_their_task_is_shown() {
+    let volumes = "[volumes.home]\npath = \"/home/{user}/nas\"\nsource = \"/var/nas/user\"\n";
+    let team = Team::start(1, volumes, Account::Root);
+    let (ada, bob, host) = (team.person("ada"), team.person("bob"), team.hosts.host(0));
+    // Whatever puts files into directories of the machine's leaves these to root.
+    let line = "for name in /made /etc/made /usr/made; do touch $name 2>/dev/null && echo made $name; done; \
+                mv /lib64 /moved 2>/dev/null && echo moved; mv /etc/hosts /etc/moved 2>/dev/null && echo moved; \
+                stat -c '%u %a %n' / /etc; cat /etc/mpi/hostfile > /dev/null && echo hosts; \
+                srun --version > /dev/null && echo srun; touch ~/nas/kept ~/beside && stat -c %U ~/nas/kept";
+    let flags = ["--faces", "dlws,dlc,modelarts,slurm", "--framework", "mpi"];
+    assert_eq!(ada.line(&flags, line), "0 755 /\n0 755 /etc\nhosts\nsrun\nada\n");
+    assert_eq!(host.run("ls /var/nas/user/ada; ls /home/ada"), "kept\nbeside\n", "no point is left either");
+    // What is mounted is mounted where it says, and not where its user has put a link to.
+    host.run("su bob -c 'ln -s /etc /home/bob/nas'");
+    let refused = bob.run(&["run", "--on", "ssh/gpu", "--", "cat", "/etc/shadow"]);
+    assert_ne!(refused.code(), 0);
+    assert!(refused.err().contains("/home/bob/nas cannot be mounted"), "{}{}", refused.out(), refused.err());
+    host.run("rm /home/bob/nas && su bob -c 'mkfifo /home/bob/nas'");
+    assert_ne!(bob.run(&["run", "--on", "ssh/gpu", "--", "true"]).code(), 0);
+    host.run("rm /home/bob/nas");
+    assert_eq!(bob.line(&[], "stat -c %U ~/nas"), "bob\n");
+    team.stop();
+}
+
+#[test]
 fn an_agent_that_is_not_roots_runs_tasks_of_its_own_account_alone() {
     let team = Team::start(1, "", Account::Ordinary);
     let ada = team.person("ada");

@@ -241,9 +241,12 @@ fn an_account_is_asked_for_on_the_command_line() {
     assert!(lea.ok(&["workspace", "show", "nlp"]).contains("has asked     new"));
     lea.ok(&["workspace", "add-member", "nlp", "new"]);
     new.log_in(&password("new"));
-    // Their tasks would run under an account that the machine does not have.
+    // They have chosen their name themselves: it does not make them whoever is called so on the machines.
     let none = new.run(&["run", "--", "echo", "runs"]);
-    assert!(none.code() != 0 && none.err().contains("no account `new`"), "{}{}", none.out(), none.err());
+    assert_eq!(none.code(), 2, "{}{}", none.out(), none.err());
+    for word in ["no admin has said which account", "muster user set NAME --account ACCOUNT"] {
+        assert!(none.err().contains(word), "{word}: {}", none.err());
+    }
     team.admin().ok(&["user", "set", "new", "--account", "nobody"]);
     assert_eq!(new.ok(&["run", "--", "id", "-un"]), "nobody\n");
     // The password is changed with the old one, and other logins are over by it.

@@ -457,7 +457,9 @@ fn event_of(step: Step, job: &Job, launched: &BTreeSet<(u32, u32)>) -> Event {
             let offered = if offered == 0 { job.wanted().len() as u32 } else { offered };
             if elsewhere { hand_over(offered) } else { admit(offered) }
         }
-        Step::Preempt { behind } => Event::Preempt { attempt: job.attempt.saturating_sub(behind), reason: Reason::Preempted },
+        Step::Preempt { behind } => {
+            Event::Preempt { attempt: job.attempt.saturating_sub(behind), reason: Reason::Preempted }
+        }
         Step::Member { kind: 0, rank } => suspend(rank),
         Step::Member { kind: 1, rank } => kill(rank),
         Step::Member { rank, .. } => start_task(rank),

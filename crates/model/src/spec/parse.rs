@@ -164,7 +164,9 @@ fn stop_signal(value: Value) -> Result<Signal, Wrong> {
     if signal.tells_something() {
         return Ok(signal);
     }
-    Err(Wrong::value(format!("must be a signal that a task can hear, not {signal}; with `grace: 0s` it gets none")))
+    Err(Wrong::value(format!(
+        "must be a signal that a task can hear, not {signal}; with `grace: 0s` it gets none"
+    )))
 }
 
 pub(super) fn text(value: Value) -> Result<String, Wrong> {

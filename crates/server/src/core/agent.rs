@@ -200,7 +200,9 @@ impl Core {
             ReportPhase::Preparing | ReportPhase::Ready { .. } | ReportPhase::Running { .. } => {
                 tracing::warn!(%task, %node, "stopping a task that should not run");
                 self.node_mut(node).stale.insert(task.clone());
-                batch.messages.push((node.clone(), ToAgent::Stop { task, grace_ms: 0, reason: String::new() }));
+                batch
+                    .messages
+                    .push((node.clone(), ToAgent::Stop { task, grace_ms: 0, reason: String::new() }));
             }
         }
     }

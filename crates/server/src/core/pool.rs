@@ -200,7 +200,9 @@ impl Core {
         self.timers.insert(now + LEAVE);
         self.leaving.insert(id.clone());
         for task in tasks {
-            batch.messages.push((id.clone(), ToAgent::Stop { task: task.clone(), grace_ms: 0, reason: String::new() }));
+            batch
+                .messages
+                .push((id.clone(), ToAgent::Stop { task: task.clone(), grace_ms: 0, reason: String::new() }));
             let end = TaskEnd::new(Some(Reason::NodeLost { node: id.to_string() }), None);
             let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at: now };
             self.apply_quietly(&task.attempt.job, event, batch, now);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_engine::Accounts;
 use muster_link::message::GivenVolume;
 use muster_model::spec::{FieldCode, FieldError, JobSpec, Target};
 use muster_scheduler::{Need, Waiting};
@@ -26,11 +27,12 @@ impl Core {
     pub(super) fn account_of(&self, owner: &str, target: &Target) -> Option<String> {
         let accounts = self.parts.accounts.as_ref()?;
         let engine = self.parts.engines.get(target.engine())?;
-        if !engine.capabilities().accounts {
+        if engine.capabilities().accounts == Accounts::Containers {
             return None;
         }
         match accounts.look(|directory| directory.user(owner).map(|user| user.account.clone())) {
-            Some(mapped) => Some(mapped.unwrap_or_else(|| owner.to_owned())),
+            // People choose their names, and an admin which account of the machines is theirs: the one is not the other's word.
+            Some(mapped) => Some(mapped.unwrap_or_default()),
             None if *target == Target::Local && owner == self.parts.owner => None,
             None => Some(owner.to_owned()),
         }
@@ -84,8 +86,29 @@ impl Core {
     /// An agent in somebody else's allocation is that account's, and mounts nothing. What a cluster has, it says itself.
     fn check_delegated(&self, target: &Target, waiting: &Waiting) -> Option<FieldError> {
         let engine = self.parts.engines.get(target.engine())?;
+        let submitter = match &engine.capabilities().accounts {
+            Accounts::Submitter(named) => Some(named.as_deref().unwrap_or(&self.parts.owner)),
+            Accounts::Machines | Accounts::Containers => None,
+        };
+        let account = waiting.need.account.as_deref();
+        if let (Some(account), Some(submitter)) = (account, submitter)
+            && account != submitter
+        {
+            let whose = if account.is_empty() {
+                "you have no account".into()
+            } else {
+                format!("yours is `{account}`")
+            };
+            let message = format!(
+                "tasks on {target} run under the account `{submitter}`, and {whose}; {}",
+                help(waiting)
+            );
+            return Some(FieldError::new("on", FieldCode::NotSupported, message));
+        }
         let moved = self.parts.volumes.iter().find(|volume| volume.is_elsewhere());
-        let moved = moved.filter(|_| engine.capabilities().accounts && !waiting.need.volumes.is_empty())?;
+        let moved = moved.filter(|_| {
+            engine.capabilities().accounts != Accounts::Containers && !waiting.need.volumes.is_empty()
+        })?;
         let message = format!(
             "tasks on {target} cannot have volume `{}`: it is seen at another path than machines have it at, and nothing can be \
              mounted there; {}",

@@ -253,7 +253,11 @@ fn nothing_new_starts_beside_a_task_that_was_given_up() {
     let stale = task(&JobId::from_random(9), 1, 0);
     let report = TaskReport { task: stale.clone(), phase: ReportPhase::Running { at: now(), address: None } };
     let mut messages = fixture.connect("a", vec![report]);
-    assert!(all(&mut messages).contains(&ToAgent::Stop { task: stale.clone(), grace_ms: 0, reason: String::new() }));
+    assert!(all(&mut messages).contains(&ToAgent::Stop {
+        task: stale.clone(),
+        grace_ms: 0,
+        reason: String::new()
+    }));
     let job = fixture.submit(json!({ "nodes": 1, "command": ["true"] }));
     assert_eq!(fixture.state(&job), State::Queued);
     fixture.say(ended(stale, None));

@@ -67,6 +67,8 @@ pub(super) async fn create(
         Some(password) => Some(accounts.hash(password).await?),
         None => None,
     };
+    // An admin who says nothing else means the account of the same name; who signs up has none until an admin says which.
+    let account = Some(account.unwrap_or_else(|| name.clone()));
     let user = User { name, state: UserState::Active, is_admin: admin, password, account, created_at: now() };
     let mut entry = caller.audit("create_user", user.name.clone(), "done");
     entry.detail = Some(json!({ "admin": admin }));

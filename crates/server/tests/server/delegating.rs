@@ -13,8 +13,8 @@ use muster_api::model::spec::{DEFAULT_PRIORITY, FieldCode, FieldError};
 use muster_api::model::{State, Timestamp};
 use muster_api::view::{CreateJob, JobDetail, StopJob};
 use muster_engine::{
-    AgentBinary, Amounts, Capabilities, Engine, Error, Family, Gang, Key, Observed, Offer, StartRequest,
-    Status, Verdict,
+    Accounts, AgentBinary, Amounts, Capabilities, Engine, Error, Family, Gang, Key, Observed, Offer,
+    StartRequest, Status, Verdict,
 };
 use muster_server::{Engines, Keep};
 use serde_json::json;
@@ -46,7 +46,7 @@ impl Cluster {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: Accounts::Machines,
             keeps_files: true,
             lost_after: Duration::from_secs(10),
         };

@@ -13,7 +13,8 @@ use muster_api::model::{NodeId, State};
 use muster_api::pool::{AddHosts, PoolView, PutPool, RemoveHosts, ShowPool};
 use muster_api::view::{CreateJob, StopJob};
 use muster_engine::{
-    AgentBinary, Capabilities, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest, Status,
+    Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest,
+    Status,
 };
 use muster_server::{Engines, Keep};
 use serde_json::json;
@@ -46,7 +47,7 @@ impl Far {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: Accounts::Machines,
             keeps_files: true,
             lost_after: Duration::from_secs(10),
         };
