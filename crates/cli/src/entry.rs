@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use crate::command::{
     attach, audit, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files,
-    gc, get, init, login, logs, machine, nodes, pool, port_forward, ps, resume, rm, run, secret, server,
-    session, show, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user, version, wait, why,
-    workspace,
+    gc, get, hold, init, login, logs, machine, nodes, pool, port_forward, ps, release, resume, rm, run,
+    secret, server, session, show, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user, version,
+    wait, why, workspace,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::face;
@@ -184,6 +184,8 @@ enum Command {
     Stop(stop::Args),
     Suspend(suspend::Args),
     Resume(resume::Args),
+    Hold(hold::Args),
+    Release(release::Args),
     Rm(rm::Args),
     Why(why::Args),
     Nodes(nodes::Args),
@@ -288,6 +290,8 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Wait(args) => block_on(wait::run(&args)),
         Command::Stop(args) => block_on(stop::run(&args)),
         Command::Suspend(args) => block_on(suspend::run(&args)),
+        Command::Hold(args) => block_on(hold::run(&args)),
+        Command::Release(args) => block_on(release::run(&args)),
         Command::Resume(args) => block_on(resume::run(&args)),
         Command::Machine(args) => block_on(machine::run(&args)),
         Command::Rm(args) => block_on(rm::run(&args)),
@@ -459,6 +463,8 @@ mod tests {
         stop: Stop jobs
         suspend: Pause jobs: their tasks end, and nothing is held for them
         resume: Bring jobs back that were paused
+        hold: Keep jobs that wait in the queue, until they are let go
+        release: Let jobs go that are held in the queue
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use

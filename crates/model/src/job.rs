@@ -188,6 +188,11 @@ pub enum Event {
         /// Where.
         placement: Placement,
     },
+    /// It can never start.
+    GiveUp {
+        /// Why.
+        reason: Reason,
+    },
     /// Keep it in the queue.
     Hold,
     /// Let it go on in the queue.
@@ -210,6 +215,7 @@ impl Event {
             | Self::Preempt { .. }
             | Self::Suspend
             | Self::Resume
+            | Self::GiveUp { .. }
             | Self::Hold
             | Self::Release => None,
         }
@@ -402,6 +408,7 @@ impl Job {
             Event::Resume => self.on_resume(),
             Event::StopTask { rank, parting } => self.on_stop_task(rank, parting, now),
             Event::StartTask { rank, placement } => self.on_start_task(rank, placement),
+            Event::GiveUp { reason } => self.on_give_up(reason, now),
             Event::Hold => self.set_hold(true),
             Event::Release => self.set_hold(false),
         }?;
@@ -770,6 +777,23 @@ impl Job {
             }
             State::Queued
             | State::Starting
+            | State::Running
+            | State::Stopping
+            | State::Succeeded
+            | State::Failed
+            | State::Stopped => self.refuse(),
+        }
+    }
+
+    fn on_give_up(&mut self, reason: Reason, now: Timestamp) -> Result<Applied, Invalid> {
+        match self.state {
+            State::Queued if self.is_under_way() => self.refuse(),
+            State::Queued | State::Suspended => {
+                self.ending = Some(Ending::Fail { reason, retry: false });
+                self.finish(now);
+                Ok(Applied::default())
+            }
+            State::Starting
             | State::Running
             | State::Stopping
             | State::Succeeded

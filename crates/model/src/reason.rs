@@ -41,6 +41,11 @@ pub enum Reason {
         /// The program.
         command: String,
     },
+    /// A job that it waited for did not end as it should have.
+    DependencyFailed {
+        /// Which, and how it ended.
+        message: String,
+    },
     /// The cluster needed the machine for something else than a job: it was emptied, or short of memory or disk.
     Displaced {
         /// The other scheduler's words.
@@ -107,6 +112,7 @@ impl Reason {
             Self::PrepareFailed { message: "no space left on device".into() },
             Self::CommandNotExecutable { command: "./train.py".into() },
             Self::CommandNotFound { command: "pyton".into() },
+            Self::DependencyFailed { message: "job_0123456789 (prep) failed".into() },
             Self::Displaced { message: "n1 was drained".into() },
             Self::ExitCode { exit_code: 1 },
             Self::Evicted,
@@ -134,6 +140,7 @@ impl Reason {
             Self::PrepareFailed { .. } => "prepare_failed",
             Self::CommandNotExecutable { .. } => "command_not_executable",
             Self::CommandNotFound { .. } => "command_not_found",
+            Self::DependencyFailed { .. } => "dependency_failed",
             Self::Displaced { .. } => "displaced",
             Self::ExitCode { .. } => "exit_code",
             Self::Evicted => "evicted",
@@ -165,6 +172,7 @@ impl Reason {
             Self::CancelledOutside { .. } | Self::StoppedByUser => 130,
             Self::AllocationFailed { .. }
             | Self::AllocationLapsed { .. }
+            | Self::DependencyFailed { .. }
             | Self::Displaced { .. }
             | Self::Evicted
             | Self::Hung
@@ -198,6 +206,7 @@ impl Reason {
             Self::CancelledOutside { .. }
             | Self::CommandNotExecutable { .. }
             | Self::CommandNotFound { .. }
+            | Self::DependencyFailed { .. }
             | Self::ImagePullFailed { .. }
             | Self::Refused { .. }
             | Self::StoppedByUser
@@ -240,6 +249,10 @@ impl Reason {
             Self::CommandNotFound { .. } => (
                 "There is no such program where the task ran.",
                 "Check the spelling and PATH; a program of your own directory is written ./NAME.",
+            ),
+            Self::DependencyFailed { .. } => (
+                "A job that it waited for (`--after`) ended otherwise than it should have; it was never started.",
+                "See why that one ended: `muster show JOB`. `--after JOB:any` starts whatever becomes of it.",
             ),
             Self::Displaced { .. } => (
                 "The cluster took the machine back for something else than another job: it was drained for maintenance, \
@@ -316,6 +329,7 @@ impl Reason {
             Self::PrepareFailed { message } => format!("the task could not be prepared: {message}"),
             Self::CommandNotExecutable { command } => format!("`{command}` is not executable"),
             Self::CommandNotFound { command } => format!("`{command}` was not found"),
+            Self::DependencyFailed { message } => format!("never started: {message}"),
             Self::Displaced { message } => format!("its machine was needed: {message}"),
             Self::ExitCode { exit_code } => format!("exited with code {exit_code}"),
             Self::Evicted => "its place was taken back".into(),
@@ -371,6 +385,7 @@ impl Reason {
             Self::Suspended => {
                 Some("`muster resume JOB` brings it back, `muster machine start NAME` a machine")
             }
+            Self::DependencyFailed { .. } => Some("`--after JOB:any` starts whatever becomes of that job"),
             Self::AllocationLapsed { .. }
             | Self::Displaced { .. }
             | Self::ExitCode { .. }

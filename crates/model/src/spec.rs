@@ -16,6 +16,7 @@ use crate::quantity::{DeviceRequest, duration_text};
 use crate::reason::Reason;
 use crate::signal::Signal;
 
+mod after;
 mod batch;
 mod field;
 mod glob;
@@ -26,6 +27,7 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
+pub use after::{After, On};
 pub use batch::{Batch, Notice};
 pub use field::{FieldCode, FieldError, nearest};
 pub use kubernetes::Kubernetes;
@@ -97,6 +99,12 @@ pub struct JobSpec {
     /// May be sent back to the queue for a more important job.
     #[serde(default)]
     pub preemptible: bool,
+    /// Jobs that must end before it may start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<After>,
+    /// Keep it in the queue until somebody lets it go.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
     /// When to try again.
     #[serde(default)]
     pub retries: Retries,

@@ -14,6 +14,7 @@ mod ahead;
 mod allocation;
 mod apply;
 mod batch;
+mod dependency;
 mod input;
 mod keep;
 mod live;
@@ -106,6 +107,10 @@ pub(crate) struct Core {
     /// Workspaces and names of jobs that are not over, with how many have each.
     names: HashMap<(String, String), u32>,
     queues: BTreeMap<Target, BTreeMap<Order, JobId>>,
+    /// Who waits for the end of a job.
+    dependants: HashMap<JobId, BTreeSet<JobId>>,
+    /// Jobs that have ended, as far as nobody has looked who waits for them.
+    over: BTreeSet<JobId>,
     nodes: BTreeMap<NodeId, Node>,
     pools: BTreeMap<String, Pool>,
     /// Nodes that are nobody's any more, until what ran there has ended.
@@ -170,6 +175,7 @@ impl Core {
         }
         self.on_timers(&mut batch, now);
         self.tend_all(&mut batch, now);
+        self.follow_dependencies(&mut batch, now);
         self.schedule(&mut batch, now);
         self.launch_ahead(&mut batch);
         self.commit(batch, now);
@@ -395,6 +401,8 @@ impl Core {
     fn rebuild(&mut self) {
         self.queues.clear();
         self.names.clear();
+        self.dependants.clear();
+        self.over.clear();
         for node in self.nodes.values_mut() {
             node.free = node.free.emptied();
             node.tasks.clear();
@@ -402,7 +410,9 @@ impl Core {
         }
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
-            let Some(live) = self.jobs.get(&id).cloned() else { continue };
+            let Some(mut live) = self.jobs.get(&id).cloned() else { continue };
+            self.wait_for_others(&mut live);
+            self.jobs.insert(id, live.clone());
             *self.names.entry(apply::title(&live.spec, &live.name)).or_default() += 1;
             self.requeue_if_waiting(&live);
             self.claim_all(&live);

@@ -76,6 +76,8 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(job::stop))
         .routes(routes!(job::suspend))
         .routes(routes!(job::resume))
+        .routes(routes!(job::hold))
+        .routes(routes!(job::release))
         .routes(routes!(job::rename))
         .routes(routes!(task::suspend))
         .routes(routes!(task::resume))

@@ -60,6 +60,16 @@ impl Client {
         self.json(Method::POST, &job_path(selector, "/resume"), Body::None, &[]).await
     }
 
+    /// Keeps a job that waits in the queue.
+    pub async fn hold_job(&self, selector: &str) -> Result<JobSummary, Error> {
+        self.json(Method::POST, &job_path(selector, "/hold"), Body::None, &[]).await
+    }
+
+    /// Lets a job go that is held.
+    pub async fn release_job(&self, selector: &str) -> Result<JobSummary, Error> {
+        self.json(Method::POST, &job_path(selector, "/release"), Body::None, &[]).await
+    }
+
     /// Parks one task of a job whose tasks are each on their own. The reply does not wait for its end.
     pub async fn suspend_task(&self, selector: &str, rank: u32) -> Result<JobSummary, Error> {
         let path = job_path(selector, &format!("/tasks/{rank}/suspend"));

@@ -104,6 +104,8 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["stop", "last"],
         &["suspend", "last"],
         &["resume", "last"],
+        &["hold", "last"],
+        &["release", "last"],
         &["machine", "create", "m"],
         &["machine", "ls"],
         &["machine", "kill", "m"],

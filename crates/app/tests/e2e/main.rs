@@ -34,6 +34,7 @@ mod node_disk;
 mod peers;
 mod pool;
 mod port_forward;
+mod queue;
 mod reload;
 mod retry;
 mod run;

@@ -206,6 +206,8 @@ fn request(spec: &JobSpec) -> Lines {
     add("workspace", spec.workspace.clone());
     add("priority", (spec.priority != DEFAULT_PRIORITY).then(|| spec.priority.to_string()));
     add("preemptible", spec.preemptible.then(|| "yes".into()));
+    let after: Vec<String> = spec.after.iter().map(ToString::to_string).collect();
+    add("after", (!after.is_empty()).then(|| after.join("\n")));
     add("retries", (spec.retries.max > 0).then(|| spec.retries.max.to_string()));
     add("timeout", spec.timeout.map(format_duration));
     add("grace", (spec.grace != DEFAULT_GRACE).then(|| format_duration(spec.grace)));

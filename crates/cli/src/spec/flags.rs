@@ -88,6 +88,12 @@ pub(crate) struct Flags {
     /// May be sent back to the queue for a more important job
     #[arg(long, help_heading = "Scheduling")]
     pub preemptible: bool,
+    /// A job that must end first: JOB to succeed, JOB:any, JOB:failed; may be given several times
+    #[arg(long, value_name = "JOB[:ok|any|failed]", help_heading = "Scheduling")]
+    pub after: Vec<String>,
+    /// Keep it in the queue until `muster release`
+    #[arg(long, help_heading = "Scheduling")]
+    pub hold: bool,
     /// The group of people it counts for
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub workspace: Option<String>,
@@ -113,7 +119,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 26] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 27] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -137,6 +143,7 @@ impl Flags {
             ("--without-volumes", &["without_volumes"], yes(self.without_volumes)),
             ("--priority", &["priority"], text(&self.priority)),
             ("--preemptible", &["preemptible"], yes(self.preemptible)),
+            ("--hold", &["hold"], yes(self.hold)),
             ("--workspace", &["workspace"], text(&self.workspace)),
             ("--timeout", &["timeout"], text(&self.timeout)),
             ("--grace", &["grace"], text(&self.grace)),
@@ -162,11 +169,12 @@ impl Flags {
         if !env.is_empty() {
             super::set(fields, &["env"], Value::Object(env));
         }
-        if !self.secrets.is_empty() {
-            let more = self.secrets.iter().cloned().map(Value::String);
-            match fields.get_mut("secrets") {
-                Some(Value::Array(all)) => all.extend(more),
-                _ => super::set(fields, &["secrets"], Value::Array(more.collect())),
+        for (name, more) in [("secrets", &self.secrets), ("after", &self.after)] {
+            let texts = more.iter().cloned().map(Value::String);
+            match fields.get_mut(name) {
+                _ if more.is_empty() => {}
+                Some(Value::Array(all)) => all.extend(texts),
+                _ => super::set(fields, &[name], Value::Array(texts.collect())),
             }
         }
         if fields.contains_key("batch") && !self.command.is_empty() {

@@ -156,6 +156,7 @@ fn columns(event: &Event) -> &'static [&'static str] {
         Event::Resume => &["resume"],
         Event::StopTask { .. } => &["suspend0", "kill0"],
         Event::StartTask { .. } => &["start0"],
+        Event::GiveUp { .. } => &["giveup"],
         Event::Hold => &["hold"],
         Event::Release => &["release"],
     }
@@ -181,36 +182,37 @@ fn every_event(job: &Job) -> Vec<Event> {
         suspend(0),
         kill(0),
         start_task(0),
+        Event::GiveUp { reason: Reason::Hung },
     ]
 }
 
 /// What each event makes of a gang of two in each state; `handed` is queued, elsewhere. `no` is refused for the state,
 /// `stale` as overtaken, `one` since its tasks are not each on their own.
 const TABLE: &str = "
-           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0  start0
-queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   one       one    one
-handed     no        no        queued    starting  starting  starting  stopping  stopping  stopping  stopping   no      no      queued   one       one    one
-starting   no        no        starting  starting  starting  starting  stopping  stopping  stopping  stopping   no      no      no       one       one    one
-running    no        no        running   stale     stale     running   stopping  stopping  stopping  stopping   no      no      no       one       one    one
-stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       one       one    one
-succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one
-failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one
-stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one
-suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       one       one    one
+           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0  start0  giveup
+queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   one       one    one     failed
+handed     no        no        queued    starting  starting  starting  stopping  stopping  stopping  stopping   no      no      queued   one       one    one     no
+starting   no        no        starting  starting  starting  starting  stopping  stopping  stopping  stopping   no      no      no       one       one    one     no
+running    no        no        running   stale     stale     running   stopping  stopping  stopping  stopping   no      no      no       one       one    one     no
+stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       one       one    one     no
+succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one     no
+failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one     no
+stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one     no
+suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       one       one    one     failed
 ";
 
 /// The same of two machines; `task` is refused for how the task is.
 const MACHINES: &str = "
-           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0      start0
-queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   no        no         no
-handed     no        no        queued    starting  starting  starting  starting  stopping  stopping  stopping   no      no      queued   no        no         no
-starting   no        no        starting  starting  starting  starting  starting  stopping  stopping  stopping   no      no      no       starting  starting   task
-running    no        no        running   stale     stale     running   running   stopping  stopping  stopping   no      no      no       running   running    task
-stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       no        no         no
-succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no
-failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no
-stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no
-suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       task      suspended  starting
+           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0      start0  giveup
+queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   no        no         no      failed
+handed     no        no        queued    starting  starting  starting  starting  stopping  stopping  stopping   no      no      queued   no        no         no      no
+starting   no        no        starting  starting  starting  starting  starting  stopping  stopping  stopping   no      no      no       starting  starting   task    no
+running    no        no        running   stale     stale     running   running   stopping  stopping  stopping   no      no      no       running   running    task    no
+stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       no        no         no      no
+succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no      no
+failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no      no
+stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no      no
+suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       task      suspended  starting  failed
 ";
 
 #[test]
@@ -439,7 +441,14 @@ fn step() -> impl Strategy<Value = Step> {
     let failure = prop::option::weighted(0.2, prop::sample::select(Reason::examples()));
     // Most messages are of the current attempt, or nothing would ever happen.
     let behind = || prop_oneof![9 => Just(0u32), 1 => 1u32..3];
-    let plain = prop::sample::select(vec![STOP, Event::Suspend, Event::Resume, Event::Hold, Event::Release]);
+    let plain = prop::sample::select(vec![
+        STOP,
+        Event::Suspend,
+        Event::Resume,
+        Event::Hold,
+        Event::Release,
+        Event::GiveUp { reason: Reason::Hung },
+    ]);
     prop_oneof![
         4 => (prop_oneof![9 => Just(0u32), 1 => 1u32..6], any::<bool>())
             .prop_map(|(offered, elsewhere)| Step::Admit { offered, elsewhere }),
@@ -487,7 +496,7 @@ fn is_of_another_attempt(event: &Event, job: &Job) -> bool {
         Event::Preempt { attempt, .. } => *attempt != job.attempt,
         Event::Admit { .. } | Event::HandOver { .. } | Event::Stop { .. } | Event::Suspend => false,
         Event::StopTask { .. } | Event::StartTask { .. } => false,
-        Event::Resume | Event::Hold | Event::Release => false,
+        Event::Resume | Event::GiveUp { .. } | Event::Hold | Event::Release => false,
     }
 }
 

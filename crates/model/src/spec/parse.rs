@@ -10,7 +10,7 @@ use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
     MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
-use super::{batch, glob, kubernetes, machine, secret};
+use super::{after, batch, glob, kubernetes, machine, secret};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
@@ -111,6 +111,8 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
             .take("priority", |value| whole(value, 0, u64::from(MAX_PRIORITY)))
             .map_or(DEFAULT_PRIORITY, |priority| priority as u32),
         preemptible: fields.take("preemptible", boolean).unwrap_or(false),
+        after: fields.nested("after", after::after).unwrap_or_default(),
+        hold: fields.take("hold", boolean).unwrap_or(false),
         retries: fields.nested("retries", retries).unwrap_or_default(),
         timeout: fields.take("timeout", positive_duration),
         grace: fields.take("grace", duration).unwrap_or(DEFAULT_GRACE),

@@ -33,7 +33,7 @@ fn full() -> (Value, JobSpec) {
         "image": "pytorch:2.4", "workdir": "/home/ada/bert", "env": {"LR": "0.1", "DEBUG": "1"},
         "setup": "pip install -e .", "command": ["python", "train.py", "--name", "a b"], "framework": "pytorch",
         "faces": "dlws", "processes": 4, "command_on": "first", "peers": true,
-        "priority": 700, "preemptible": true, "retries": {"max": 3, "on": ["node_lost", "hung"], "backoff": "30s"},
+        "priority": 700, "preemptible": true, "after": "prep:any", "hold": true, "retries": {"max": 3, "on": ["node_lost", "hung"], "backoff": "30s"},
         "timeout": "1d12h", "grace": "1500ms", "stop_signal": "sigusr1", "on_failure": "continue", "outputs": ["*.pt", "logs/**"],
         "endpoints": [{"name": "board", "port": 6006}], "volumes": [{"name": "data", "path": "/data", "read_only": true}],
         "workspace": "nlp", "on": "local", "in_place": true, "clean_env": true,
@@ -65,6 +65,8 @@ fn full() -> (Value, JobSpec) {
         peers: Some(true),
         priority: 700,
         preemptible: true,
+        after: vec![After { job: "prep".into(), on: On::Any }],
+        hold: true,
         retries: Retries {
             max: 3,
             on: vec!["node_lost".into(), "hung".into()],

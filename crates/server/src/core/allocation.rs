@@ -133,7 +133,7 @@ impl Core {
     pub(super) fn hand_over(&mut self, target: &Target, batch: &mut Batch, now: Timestamp) {
         let mut next = Vec::new();
         for id in self.queues.get(target).into_iter().flat_map(|queue| queue.values()) {
-            let is_eligible = self.jobs.get(id).is_some_and(|live| live.job.is_eligible(now));
+            let is_eligible = self.jobs.get(id).is_some_and(|live| live.is_eligible(now));
             if !is_eligible || self.has_allocation(id) {
                 continue;
             }

@@ -118,6 +118,9 @@ impl Core {
         };
         batch.event(&job.id, job.attempt, now, job.state.as_str(), body);
         self.dirty |= job.is_waiting();
+        if job.state.is_terminal() {
+            self.over.insert(job.id.clone());
+        }
     }
 
     /// A job came to the queue, or left it.
@@ -177,10 +180,14 @@ impl Core {
         // To whoever wants a job to go on, one that is held is as one that is suspended.
         let is_held = self.jobs.get(id).is_some_and(|live| live.job.is_held());
         let event = if event == Event::Resume && is_held { Event::Release } else { event };
-        let is_let_go = event == Event::Release;
+        let word = match &event {
+            Event::Hold => Some("held"),
+            Event::Release => Some("released"),
+            _ => None,
+        };
         let done = self.apply(id, event, batch, now).map_err(|invalid| refusal(&invalid, wish));
-        if is_let_go && done.is_ok() {
-            batch.event(id, 0, now, "released", json!({}));
+        if let Some(word) = word.filter(|_| done.is_ok()) {
+            batch.event(id, 0, now, word, json!({}));
             self.dirty = true;
         }
         batch.answer(reply, done);
@@ -369,7 +376,8 @@ impl Core {
     }
 
     /// The spec's parts that live in memory, for a job that is loaded or made.
-    pub(super) fn adopt(&mut self, live: Live) {
+    pub(super) fn adopt(&mut self, mut live: Live) {
+        self.wait_for_others(&mut live);
         *self.names.entry(title(&live.spec, &live.name)).or_default() += 1;
         self.requeue_if_waiting(&live);
         self.jobs.insert(live.job.id.clone(), live);
@@ -441,6 +449,8 @@ fn wish(event: &Event) -> &'static str {
     match event {
         Event::Suspend => "; one that waits or runs can be suspended",
         Event::Resume => "; only one that is suspended can be resumed",
+        Event::Hold => "; one that waits can be held, one that runs can be suspended: `muster suspend`",
+        Event::Release => "; only one that waits can be let go",
         Event::Admit { .. }
         | Event::HandOver { .. }
         | Event::TaskSeated { .. }
@@ -451,8 +461,7 @@ fn wish(event: &Event) -> &'static str {
         | Event::Preempt { .. }
         | Event::StopTask { .. }
         | Event::StartTask { .. }
-        | Event::Hold
-        | Event::Release => "",
+        | Event::GiveUp { .. } => "",
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use muster_link::message::ToAgent;
 use muster_model::job::Job;
 use muster_model::node::{Account, Capacity};
-use muster_model::spec::{JobSpec, Target};
+use muster_model::spec::{After, JobSpec, Target};
 use muster_model::{AttemptId, BundleId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Free, Need, Waiting};
 use tokio::sync::mpsc;
@@ -27,6 +27,8 @@ pub(super) struct Live {
     pub bundle: Option<BundleId>,
     pub waiting: Arc<Waiting>,
     pub order: Order,
+    /// What it still waits for, before it may be tried at all.
+    pub after: Vec<After>,
 }
 
 impl Live {
@@ -40,7 +42,16 @@ impl Live {
     ) -> Self {
         let (nodes, prefer) = (job.wanted().len() as u32, job.preferred());
         let waiting = Arc::new(Waiting { job: job.id.clone(), nodes, need, prefer });
-        Self { job, name, owner, order: (Reverse(spec.priority), seq), spec, bundle, waiting }
+        Self {
+            job,
+            name,
+            owner,
+            order: (Reverse(spec.priority), seq),
+            spec,
+            bundle,
+            waiting,
+            after: Vec::new(),
+        }
     }
 
     /// What it waits for, each time it comes to the queue.
@@ -49,6 +60,11 @@ impl Live {
         if (nodes, &prefer) != (self.waiting.nodes, &self.waiting.prefer) {
             self.waiting = Arc::new(Waiting { nodes, prefer, ..(*self.waiting).clone() });
         }
+    }
+
+    /// Whether it may start now, if there is room.
+    pub fn is_eligible(&self, now: Timestamp) -> bool {
+        self.after.is_empty() && self.job.is_eligible(now)
     }
 
     pub fn need(&self) -> &Need {

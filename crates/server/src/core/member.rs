@@ -64,7 +64,7 @@ impl Core {
         let need = live.need().clone();
         let one = Waiting { job: id.clone(), nodes: 1, need, prefer: vec![had] };
         let queue = self.queues.get(live.target()).into_iter().flat_map(|queue| queue.range(..live.order));
-        let ahead = queue.filter_map(|(_, id)| self.jobs.get(id).filter(|live| live.job.is_eligible(now)));
+        let ahead = queue.filter_map(|(_, id)| self.jobs.get(id).filter(|live| live.is_eligible(now)));
         let ahead = ahead.map(|live| live.waiting.as_ref());
         let mut free = self.free_on(live.target());
         let plan = muster_scheduler::plan(&mut free, ahead.chain(iter::once(&one)));

@@ -40,11 +40,24 @@ impl Core {
         }
         if live.job.hold {
             return Why {
-                help: Some("let it run: `muster resume JOB`; or end it: `muster stop JOB`".into()),
-                ..plain(
-                    "held",
-                    "held: it may have run since the backup that this server was restored from".into(),
-                )
+                constraint: Some(
+                    "somebody holds it; or the server was restored from a backup, and it may have run since"
+                        .into(),
+                ),
+                help: Some("let it go: `muster release JOB`; or end it: `muster stop JOB`".into()),
+                ..plain("held", "held in the queue".into())
+            };
+        }
+        if let Some(after) = live.after.first() {
+            let more = match live.after.len() - 1 {
+                0 => String::new(),
+                more => format!(", and for {more} more"),
+            };
+            let name = after.job.parse().ok().and_then(|id: JobId| self.jobs.get(&id)).map(|one| &one.name);
+            let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+            return Why {
+                help: Some(format!("see how that is: `muster why {}`", after.job)),
+                ..plain("dependency", format!("waits for {}{name} to {}{more}", after.job, after.on.verb()))
             };
         }
         let now = super::now();

@@ -47,7 +47,7 @@ impl Core {
         deferred: &'a Cell<bool>,
     ) -> impl Iterator<Item = &'a Waiting> {
         let eligible = move |id: &'a JobId| {
-            let live = self.jobs.get(id).filter(|live| live.job.is_eligible(now))?;
+            let live = self.jobs.get(id).filter(|live| live.is_eligible(now))?;
             if batch.jobs.get(id).is_some_and(|touched| touched.attempt_ended) {
                 deferred.set(true);
                 return None;

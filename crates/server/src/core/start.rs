@@ -28,6 +28,8 @@ impl Core {
             jobs: HashMap::new(),
             names: HashMap::new(),
             queues: BTreeMap::new(),
+            dependants: HashMap::new(),
+            over: BTreeSet::new(),
             nodes: BTreeMap::new(),
             pools: BTreeMap::new(),
             leaving: BTreeSet::new(),

@@ -80,6 +80,7 @@ impl Core {
             );
             errors.push(FieldError::new("name", FieldCode::NameInUse, message));
         }
+        errors.extend(self.check_after(spec));
         errors.extend(self.check_pool(&spec.on));
         if let Err(wrong) = self.parts.vault.given(&self.parts.readers, spec) {
             let wrong = wrong.into_iter();
@@ -123,7 +124,7 @@ impl Core {
         let Submission { spec, owner, bundle, source, environment, idempotency } = submission;
         let id = JobId::from_random(crate::random::bits());
         let policy = Policy::from(&spec);
-        let job = Job::new(id.clone(), policy);
+        let job = Job { hold: spec.hold, ..Job::new(id.clone(), policy) };
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         if let Some((key, digest)) = &idempotency {
             batch.keys.insert(key.clone(), (digest.clone(), id.clone()));

@@ -17,7 +17,7 @@ use muster_model::JobId;
 use muster_model::account::Role;
 use muster_model::bundle::Source;
 use muster_model::job::Event;
-use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
+use muster_model::spec::{After, FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution, Sight};
 use tokio::time::timeout;
 
@@ -58,6 +58,7 @@ pub(super) async fn create(
     let digest = key.is_some().then(|| digest(&request));
     let mut spec = checked(&shared, &request)?;
     enter_workspace(&shared, &caller, &request, &mut spec)?;
+    spec.after = name_after(&shared, &caller, std::mem::take(&mut spec.after)).await?;
     let trouble = check_there(&shared, &caller.name, &spec, key.clone()).await?;
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
@@ -86,6 +87,30 @@ pub(super) async fn create(
     let id = submit(&shared, submission).await?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
     Ok((StatusCode::CREATED, Json(detail)).into_response())
+}
+
+/// The jobs that one waits for, by their ids: names may mean others later. Nobody waits for what they cannot see.
+async fn name_after(shared: &Shared, caller: &Caller, after: Vec<After>) -> Result<Vec<After>, Problem> {
+    if after.is_empty() {
+        return Ok(after);
+    }
+    let sight = caller.rights.sight();
+    let named = move |readers: &Readers| {
+        let mut errors = Vec::new();
+        let mut all = Vec::new();
+        for (index, after) in after.into_iter().enumerate() {
+            match resolve(readers, &after.job, &sight) {
+                Ok(id) => all.push(After { job: id.to_string(), ..after }),
+                Err(problem) => {
+                    let message = [Some(problem.detail), problem.hint].into_iter().flatten();
+                    let message = message.collect::<Vec<_>>().join("; ");
+                    errors.push(FieldError::new(format!("after[{index}]"), FieldCode::InvalidValue, message));
+                }
+            }
+        }
+        if errors.is_empty() { Ok(all) } else { Err(Problem::fields(errors)) }
+    };
+    read(shared, named).await
 }
 
 /// Nobody gets somebody else's job for a key that they happen to share.
@@ -412,6 +437,26 @@ async fn moved(shared: &Arc<Shared>, id: JobId, event: Event) -> Result<Json<Job
     shared.core.ask(|reply| Input::Job(id.clone(), event, reply)).await?;
     let row = read(shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::row_summary(&row)))
+}
+
+/// Keep a job that waits in the queue.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/hold", tag = "jobs", operation_id = "hold_job", params(("job" = String, Path)),
+    responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn hold(
+    State(shared): State<Arc<Shared>>,
+    TheJob(job): TheJob,
+) -> Result<Json<JobSummary>, Failure> {
+    moved(&shared, job, Event::Hold).await
+}
+
+/// Let a job go that is held in the queue.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/release", tag = "jobs", operation_id = "release_job", params(("job" = String, Path)),
+    responses((status = 200, body = JobSummary), Always, OnJob))]
+pub(super) async fn release(
+    State(shared): State<Arc<Shared>>,
+    TheJob(job): TheJob,
+) -> Result<Json<JobSummary>, Failure> {
+    moved(&shared, job, Event::Release).await
 }
 
 /// Give a job that is not over another name.

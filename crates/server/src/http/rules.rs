@@ -53,6 +53,8 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("stop_job", ChangeJob),
     ("suspend_job", ChangeJob),
     ("resume_job", ChangeJob),
+    ("hold_job", ChangeJob),
+    ("release_job", ChangeJob),
     ("rename_job", ChangeJob),
     ("remove_job", ChangeJob),
     ("stop_task", ChangeJob),

@@ -33,6 +33,8 @@ const PROMISED: &[(&str, &str)] = &[
     ("stop_job", "....xxx"),
     ("suspend_job", "....xxx"),
     ("resume_job", "....xxx"),
+    ("hold_job", "....xxx"),
+    ("release_job", "....xxx"),
     ("rename_job", "....xxx"),
     ("remove_job", "....xxx"),
     ("stop_task", "....xxx"),

@@ -1,0 +1,34 @@
+//! `muster hold`.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+
+use super::{Jobs, state};
+use crate::error::Error;
+use crate::session::Session;
+
+/// Keep jobs that wait in the queue, until they are let go
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  muster hold last
+  muster run -d --hold -- python train.py     held from the beginning
+
+One that runs is not touched: `muster suspend` ends its tasks and keeps the job.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Print the jobs as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let mut jobs = Vec::new();
+    for job in &args.jobs.jobs {
+        jobs.push(session.call(async |client| client.hold_job(job).await).await?);
+    }
+    state::say(&jobs, args.json)
+}

@@ -1,0 +1,32 @@
+//! `muster release`.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+
+use super::{Jobs, state};
+use crate::error::Error;
+use crate::session::Session;
+
+/// Let jobs go that are held in the queue
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  muster release last
+  muster release digits bert")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Print the jobs as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
+    let session = Session::open().await?;
+    let mut jobs = Vec::new();
+    for job in &args.jobs.jobs {
+        jobs.push(session.call(async |client| client.release_job(job).await).await?);
+    }
+    state::say(&jobs, args.json)
+}
