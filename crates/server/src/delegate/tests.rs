@@ -72,7 +72,7 @@ impl Cluster {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: muster_engine::Accounts::Machines,
             keeps_files,
             lost_after: Duration::from_secs(10),
         };

@@ -25,7 +25,7 @@ impl Far {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: true,
+            accounts: muster_engine::Accounts::Machines,
             keeps_files: true,
             lost_after: Duration::from_secs(10),
         })
@@ -239,7 +239,10 @@ fn a_busy_host_goes_only_by_force_and_its_job_follows_the_retry_policy() {
 
     fixture.remove("h1", true).unwrap();
     let first = task(&job, 1, 0);
-    assert_eq!(all(&mut messages), [ToAgent::Stop { task: first.clone(), grace_ms: 0 }]);
+    assert_eq!(
+        all(&mut messages),
+        [ToAgent::Stop { task: first.clone(), grace_ms: 0, reason: String::new() }]
+    );
     assert_eq!(
         (fixture.state(&job), fixture.shown()),
         (State::Queued, vec!["node_gpu.h2".into(), "node_local".into()])
