@@ -43,7 +43,6 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use self::guard::Guard;
-pub(crate) use self::guard::Origin;
 use crate::state::Shared;
 
 /// Requests other than chunks are small; the largest carries an environment.

@@ -21,6 +21,7 @@ mod log_store;
 mod memory;
 mod metrics;
 mod outputs;
+mod port;
 mod random;
 mod reload;
 mod retention;

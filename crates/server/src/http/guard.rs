@@ -3,13 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::connect_info::Connected;
 use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{ConnectInfo, MatchedPath, RawPathParams, Request, State};
+use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
 use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
 use muster_model::account::{Role, Scope};
@@ -22,24 +20,14 @@ use super::{Door, sse};
 use crate::accounts::{Caller, no_workspace};
 use crate::auth;
 use crate::core::{Input, internal};
+use crate::port::Origin;
 use crate::state::{Shared, Visit};
-use crate::tls::Listener;
 
 /// What is sent often, changes nothing by itself, and would drown everything else in the audit log.
 const UNAUDITED: &[&str] = &["missing_chunks", "put_chunks", "put_bundle", "login", "sign_up"];
 
 /// As much of a path is on record.
 const MAX_TARGET: usize = 200;
-
-/// From where somebody comes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin(IpAddr);
-
-impl Connected<IncomingStream<'_, Listener>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
-        Self(stream.remote_addr().ip())
-    }
-}
 
 /// The job that the path names, for the handler.
 #[derive(Debug, Clone)]
@@ -79,8 +67,12 @@ impl Guard {
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: &mut Request,
     ) -> Result<Option<Caller>, Problem> {
-        let address = request.extensions().get::<ConnectInfo<Origin>>().map(|info| info.0.0);
+        let origin = request.extensions().get::<Origin>().cloned();
+        let address = origin.as_ref().map(|origin| origin.address);
         let caller = self.who(request, address);
+        if let (Some(_), Some(origin)) = (&caller, &origin) {
+            origin.seat.know();
+        }
         let Some(ruled) = self.rule(request) else {
             // Nothing is there; only those who are known are told so.
             return caller.map(Some).ok_or_else(|| self.unknown());
