@@ -111,6 +111,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting { key: "keep.bundles", default: "20GB", meaning: "unpacked code, on each node", example: "5GB" },
     Setting {
+        key: "keep.audit_age",
+        default: "365d",
+        meaning: "how long the audit log has what was done, where people have accounts; or `forever`",
+        example: "730d",
+    },
+    Setting {
         key: "fastgpu.machines",
         default: "the only pool, or local",
         meaning: "where fastgpu, ecluster and their Python packages take machines from: ssh/POOL or local",

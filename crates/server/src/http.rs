@@ -16,6 +16,7 @@ mod file;
 mod gc;
 mod guard;
 mod job;
+mod limits;
 mod log;
 mod metrics;
 mod node;

@@ -11,14 +11,13 @@ use muster_api::account::{
 use muster_api::problem::{Code, Problem};
 use muster_model::account::{Membership, Role, User, UserState, Workspace, check_name};
 use muster_model::spec::{FieldCode, FieldError, MAX_PRIORITY};
-use muster_store::{AccountChange, JobFilter};
+use muster_store::AccountChange;
 
 use super::account::{accounts, refuse};
 use super::describe::{Always, Conflicts, OnPerson, OnWorkspace, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
-use super::job::read;
 use crate::accounts::{Caller, Directory};
-use crate::core::{DEFAULT_WORKSPACE, internal, now};
+use crate::core::{DEFAULT_WORKSPACE, now};
 use crate::state::Shared;
 
 /// The longest time that can be asked for: a year.
@@ -112,13 +111,6 @@ pub(super) async fn remove(
     if name == DEFAULT_WORKSPACE {
         let what = format!("{DEFAULT_WORKSPACE} is the workspace of jobs that name none, and stays");
         return Err(Problem::new(Code::InvalidState, what).into());
-    }
-    let filter = JobFilter { workspace: Some(name.clone()), ..JobFilter::default() };
-    let jobs =
-        read(&shared, move |readers| readers.jobs(&filter, 1).map_err(|error| internal(&error))).await?;
-    if let Some(job) = jobs.first() {
-        let what = format!("{name} has jobs, {} among them, which nobody would see any more", job.id);
-        return Err(Problem::new(Code::InUse, what).hint("`muster rm` removes jobs that are over").into());
     }
     let entry = caller.audit("remove_workspace", name.clone(), "done");
     let decide = move |directory: &Directory| {
