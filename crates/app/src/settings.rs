@@ -17,6 +17,12 @@ pub const SETTINGS: &[Setting] = &[
         example: "12h",
     },
     Setting {
+        key: "server.signup",
+        default: "true",
+        meaning: "whether anybody who reaches the server may ask for an account, which a lead says yes to",
+        example: "false",
+    },
+    Setting {
         key: "server.tls",
         default: "if it has a certificate",
         meaning: "whether TLS is spoken on the address of `muster server run --listen`",

@@ -33,6 +33,7 @@ mod vault;
 mod view;
 mod volume;
 
+pub use accounts::Entrance;
 pub use backup::{RestoreError, Restored, restore};
 pub use engines::Engines;
 pub use http::openapi;

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Entrance};
 use crate::auth::Auth;
 use crate::backup;
 use crate::chunk_store::ChunkStore;
@@ -73,8 +73,8 @@ pub struct Options {
     pub token: Option<String>,
     /// The key that secrets are sealed with; one of its own, which it makes and keeps, if none.
     pub secrets_key: Option<String>,
-    /// Whether it has accounts, and how long a login lasts there.
-    pub accounts: Option<Duration>,
+    /// Whether it has accounts, and how people come in there.
+    pub accounts: Option<Entrance>,
     /// End after so long with no unfinished job and no client.
     pub idle_exit: Option<Duration>,
     /// The engines it has.
@@ -264,7 +264,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         vault,
         accounts,
         volumes: options.volumes,
-        login: options.accounts.unwrap_or_default(),
+        entrance: options.accounts,
         certificate: options.certificate,
         news: news_receiver,
         activity: Activity::new(),

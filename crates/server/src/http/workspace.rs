@@ -188,9 +188,11 @@ pub(super) async fn remove_member(
 }
 
 /// Ask to become a member of a workspace; its leads decide.
+///
+/// The answer is the same whether or not there is such a workspace.
 #[utoipa::path(post, path = "/api/v1/workspaces/{workspace}/requests", tag = "people", operation_id = "ask_to_join",
     params(("workspace" = String, Path, description = "its name")),
-    responses((status = 202, description = "Its leads decide."), Always, OnWorkspace, Conflicts))]
+    responses((status = 202, description = "Its leads decide."), Always, OnPerson, Conflicts))]
 pub(super) async fn ask_to_join(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -200,12 +202,13 @@ pub(super) async fn ask_to_join(
     let entry = caller.audit("ask_to_join", workspace.clone(), "done");
     let name = caller.name.clone();
     let decide = move |directory: &Directory| {
-        directory.require_workspace(&workspace)?;
         directory.require_user(&name)?;
-        let known = directory.membership(&name, &workspace);
+        let is_there = directory.workspace(&workspace).is_some();
+        let is_known = directory.membership(&name, &workspace).is_some();
         let asks = Membership { workspace, user: name, role: None, since: now() };
         // Who is something there already, or has asked, has nothing to ask for.
-        Ok((if known.is_some() { Vec::new() } else { vec![AccountChange::Membership(asks)] }, ()))
+        let changes = if is_there && !is_known { vec![AccountChange::Membership(asks)] } else { Vec::new() };
+        Ok((changes, ()))
     };
     accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(StatusCode::ACCEPTED)

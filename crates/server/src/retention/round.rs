@@ -33,6 +33,7 @@ pub(crate) async fn collect(shared: &Arc<Shared>, dry_run: bool) -> Result<GcRep
     let nodes = if dry_run { None } else { Some(ask_nodes(shared).await?) };
     if !dry_run {
         super::people::audit(shared).await?;
+        super::people::expired(shared).await?;
         remove_strays(shared).await?;
     }
     measure_logs(shared).await?;
