@@ -190,6 +190,9 @@ pub struct SetPassword {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256)]
     pub old: Option<String>,
+    /// Whether the tokens of theirs go, too, and not only the logins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tokens: bool,
 }
 
 /// A workspace.

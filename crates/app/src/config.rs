@@ -12,6 +12,7 @@ use muster_agent::tree::Preference;
 use muster_model::pool::PoolSpec;
 use muster_model::quantity::{parse_bytes, parse_duration};
 use muster_model::spec::Target;
+use muster_server::Entrance;
 use serde::Deserialize;
 
 use crate::k8s::K8s;
@@ -82,6 +83,8 @@ pub struct Server {
     idle_exit: Option<String>,
     /// How long a login lasts, where people have accounts: `30d`.
     login: Option<String>,
+    /// Whether anybody may ask for an account there.
+    signup: Option<bool>,
     /// Whether TLS is spoken where `--listen` says.
     tls: Option<bool>,
     /// The certificate to show, and its key.
@@ -133,7 +136,7 @@ impl Config {
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let config: Self = toml::from_str(text)?;
         config.server.idle_exit()?;
-        config.server.login()?;
+        config.server.entrance()?;
         for (name, path) in [("tls_cert", &config.server.tls_cert), ("tls_key", &config.server.tls_key)] {
             ensure!(
                 path.as_ref().is_none_or(|path| path.is_absolute()),
@@ -211,9 +214,12 @@ impl Server {
         }
     }
 
-    /// How long a login lasts.
-    pub fn login(&self) -> anyhow::Result<Duration> {
-        self.login.as_deref().map_or(Ok(LOGIN), |text| parse_duration(text).context("server.login"))
+    /// How people come in, where they have accounts. Whoever asks for one can do nothing before a lead has said yes, and how many ask, how
+    /// often and for how long is bounded; so anybody may, unless somebody says otherwise.
+    pub fn entrance(&self) -> anyhow::Result<Entrance> {
+        let login =
+            self.login.as_deref().map_or(Ok(LOGIN), |text| parse_duration(text).context("server.login"));
+        Ok(Entrance { login: login?, sign_up: self.signup.unwrap_or(true) })
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Keep {
     files_age: Option<String>,
     /// Unpacked code, on each node: `20GB`.
     bundles: Option<String>,
+    /// For how long the audit log has what was done: `365d`, or `forever`.
+    audit_age: Option<String>,
 }
 
 impl Keep {
@@ -53,6 +55,7 @@ impl Keep {
                 Some(text) => parse_duration(text).context("config.toml: keep.unused")?,
                 None => default.unused,
             },
+            audit: age("audit_age", self.audit_age.as_deref(), default.audit)?,
             node,
         })
     }
@@ -91,7 +94,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        for (text, field) in [("logs = 'much'", "keep.logs"), ("outputs_age = 'long'", "keep.outputs_age")] {
+        for (text, field) in [
+            ("logs = 'much'", "keep.logs"),
+            ("outputs_age = 'long'", "keep.outputs_age"),
+            ("audit_age = 'long'", "keep.audit_age"),
+        ] {
             let error = toml::from_str::<Keep>(text).unwrap().read().unwrap_err();
             assert!(format!("{error:#}").contains(field), "{error:#}");
         }

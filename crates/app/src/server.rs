@@ -70,7 +70,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         token: options.token_file.as_deref().map(given_token).transpose()?.flatten(),
         secrets_key: secrets_key(options.secrets_key_file.as_deref())?,
-        accounts: options.auth.then(|| config.server.login()).transpose()?,
+        accounts: options.auth.then(|| config.server.entrance()).transpose()?,
         certificate: certificate.map(|(shown, _)| shown),
         idle_exit,
         engines: engines(&home, &config, pinned, options.auth)?,

@@ -17,6 +17,12 @@ pub const SETTINGS: &[Setting] = &[
         example: "12h",
     },
     Setting {
+        key: "server.signup",
+        default: "true",
+        meaning: "whether anybody who reaches the server may ask for an account, which a lead says yes to",
+        example: "false",
+    },
+    Setting {
         key: "server.tls",
         default: "if it has a certificate",
         meaning: "whether TLS is spoken on the address of `muster server run --listen`",
@@ -110,6 +116,12 @@ pub const SETTINGS: &[Setting] = &[
         example: "7d",
     },
     Setting { key: "keep.bundles", default: "20GB", meaning: "unpacked code, on each node", example: "5GB" },
+    Setting {
+        key: "keep.audit_age",
+        default: "365d",
+        meaning: "how long the audit log has what was done, where people have accounts; or `forever`",
+        example: "730d",
+    },
     Setting {
         key: "fastgpu.machines",
         default: "the only pool, or local",

@@ -56,6 +56,30 @@ impl Context {
         let fingerprint = endpoint.fingerprint().map(|pinned| pinned.to_string());
         Ok(Self { url: endpoint.to_string(), fingerprint, ..Self::default() })
     }
+
+    /// What becomes of the context of a name when somebody says anew what it is. What is known of a server stays with its address: its
+    /// token, and its pin, which is never replaced or dropped in passing.
+    pub fn renewed(self, name: &str, known: Option<Self>, replace: bool) -> Result<Self, Error> {
+        let Some(known) = known.filter(|known| known.url == self.url) else { return Ok(self) };
+        let fingerprint = match (&known.fingerprint, self.fingerprint) {
+            (_, new) if replace => new,
+            (Some(pinned), Some(new)) if *pinned != new => {
+                return Err(Error::new(
+                    Code::CertificateChanged,
+                    format!("the context `{name}` has another certificate pinned already"),
+                )
+                .detail(format!("pinned  {pinned}"))
+                .detail(format!("given   {new}"))
+                .hint(format!(
+                    "ask whoever runs the server; if its certificate was replaced: muster context add {name} {} --fingerprint {new} \
+                     --replace-fingerprint",
+                    known.url
+                )));
+            }
+            (pinned, new) => new.or_else(|| pinned.clone()),
+        };
+        Ok(Self { fingerprint, ..known })
+    }
 }
 
 /// Those that there are.
@@ -134,10 +158,18 @@ impl Store {
         Ok(self.read()?.contexts.remove(name))
     }
 
-    /// Adds one, or puts it in the place of the one of this name.
+    /// Adds one, or says anew what the one of this name is.
     pub fn put(&self, name: &str, context: Context) -> Result<(), Error> {
+        self.put_with(name, context, false)
+    }
+
+    /// The same; `replace`: with another certificate than the one that is pinned, or with none.
+    pub fn put_with(&self, name: &str, context: Context, replace: bool) -> Result<(), Error> {
         check_name(name)?;
         self.change(|all| {
+            let given = context.token.clone();
+            let mut context = context.renewed(name, all.contexts.remove(name), replace)?;
+            context.token = given.or(context.token);
             all.contexts.insert(name.to_owned(), context);
             Ok(())
         })
@@ -268,6 +300,33 @@ mod tests {
         assert_eq!(fs::metadata(store.path()).unwrap().permissions().mode() & 0o777, 0o600);
         store.remove("lab").unwrap();
         assert_eq!((store.current().unwrap().as_str(), store.get("lab").unwrap().is_none()), (LOCAL, true));
+    }
+
+    #[test]
+    fn a_pin_is_kept_until_somebody_says_otherwise() {
+        let (_folder, store) = store();
+        store.put("lab", lab()).unwrap();
+        store.update("lab", |context| context.token = Some("s3cret".into())).unwrap();
+        let pin = |first: &str| format!("sha256:{}", first.repeat(32));
+        let at = |url: &str, pin: Option<&str>| Context::new(url, pin).unwrap();
+        let kept = || store.get("lab").unwrap().map(|kept| (kept.fingerprint, kept.token)).unwrap();
+        // The same address again, without a word about the certificate.
+        store.put("lab", at("https://head:7717", None)).unwrap();
+        assert_eq!(kept(), (Some(pin("ab")), Some("s3cret".into())));
+        store.put("lab", at("https://head:7717", Some(&pin("ab")))).unwrap();
+        // Another one is not taken without a word, and both are named.
+        let other = || at("https://head:7717", Some(&pin("cd")));
+        let (message, hint) = store.put("lab", other()).unwrap_err().in_words();
+        assert!(message.contains(&pin("ab")) && message.contains(&pin("cd")), "{message}");
+        assert!(hint.contains("--replace-fingerprint"), "{hint}");
+        assert_eq!(kept(), (Some(pin("ab")), Some("s3cret".into())));
+        store.put_with("lab", other(), true).unwrap();
+        assert_eq!(kept(), (Some(pin("cd")), Some("s3cret".into())));
+        store.put_with("lab", at("https://head:7717", None), true).unwrap();
+        assert_eq!(kept(), (None, Some("s3cret".into())));
+        // Another address is another server: nothing of the first is for it.
+        store.put("lab", at("https://other:7717", None)).unwrap();
+        assert_eq!(kept(), (None, None));
     }
 
     #[test]

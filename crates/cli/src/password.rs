@@ -39,14 +39,19 @@ impl From {
 }
 
 fn stdin() -> Result<String, Error> {
+    line("--password-stdin", "password")
+}
+
+/// A line of standard input, for the flag that says so.
+pub(crate) fn line(flag: &str, what: &str) -> Result<String, Error> {
     let mut line = String::new();
-    let failed = |error: io::Error| Error::io(Code::SystemFailed, "read the password", &error);
+    let failed = |error: io::Error| Error::io(Code::SystemFailed, format!("read the {what}"), &error);
     // Its own buffer keeps the lines after this one for whoever asks next.
     io::stdin().lock().take(MAX).read_line(&mut line).map_err(failed)?;
     let line = line.trim_end_matches(['\r', '\n']);
     if line.is_empty() {
-        return Err(Error::new(Code::Usage, "--password-stdin: standard input has no password")
-            .hint("printf '%s\\n' \"$PASSWORD\" | muster … --password-stdin"));
+        return Err(Error::new(Code::Usage, format!("{flag}: standard input has no {what}"))
+            .hint(format!("printf '%s\\n' \"${}\" | muster … {flag}", what.to_uppercase())));
     }
     Ok(line.to_owned())
 }

@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use clap::Args;
 use muster_api::client::{self, Endpoint, TlsError};
@@ -11,6 +11,7 @@ use muster_api::client::{self, Endpoint, TlsError};
 use crate::contexts::{Contexts, LOCAL, Store};
 use crate::error::{Code, Error};
 use crate::home::Home;
+use crate::terminal;
 
 /// What every command takes. Told once, in the root's help, rather than in that of every command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -28,6 +29,9 @@ pub(crate) struct Choice {
 
 /// What the flags of this process say. Every command asks for it, most of them deep inside.
 static CHOICE: OnceLock<Choice> = OnceLock::new();
+
+/// It is said once that a token is not shown.
+static WITHHELD: Once = Once::new();
 
 /// Remembers what the flags say; once, before any command begins.
 pub(crate) fn choose(choice: Choice) {
@@ -77,7 +81,12 @@ impl Place {
     pub fn from_environment() -> Result<Self, Error> {
         let choice = CHOICE.get().cloned().unwrap_or_default();
         match named(&choice, variable, || Store::from_environment()?.read())? {
-            Some(named) => Ok(Self::Named(named)),
+            Some(named) => {
+                if !named.endpoint.has_token() && variable("MUSTER_TOKEN")?.is_some() {
+                    WITHHELD.call_once(|| named.withheld());
+                }
+                Ok(Self::Named(named))
+            }
             None => Ok(Self::Private(Home::from_environment()?)),
         }
     }
@@ -105,9 +114,10 @@ fn named(
     variable: impl Fn(&str) -> Result<Option<String>, Error>,
     contexts: impl FnOnce() -> Result<Contexts, Error>,
 ) -> Result<Option<Named>, Error> {
-    let (address, by) = match (&choice.server, variable("MUSTER_SERVER")?) {
+    let meant = variable("MUSTER_SERVER")?;
+    let (address, by) = match (&choice.server, &meant) {
         (Some(server), _) => (Some(server.clone()), By::Flag),
-        (None, Some(server)) => (Some(server), By::Variable),
+        (None, Some(server)) => (Some(server.clone()), By::Variable),
         (None, None) => (None, By::Variable),
     };
     let Some(address) = address else { return of_context(choice, variable, &contexts()?) };
@@ -123,7 +133,12 @@ fn named(
     if let Some(fingerprint) = choice.fingerprint.clone().or(variable("MUSTER_FINGERPRINT")?) {
         endpoint = pinned(endpoint, &fingerprint, choice, "MUSTER_FINGERPRINT")?;
     }
-    if let Some(token) = variable("MUSTER_TOKEN")? {
+    // Where variables name another server than the flag does, the token is that one's.
+    let is_elsewhere = match &meant {
+        Some(server) => *server != address,
+        None => variable("MUSTER_CONTEXT")?.is_some(),
+    };
+    if let Some(token) = variable("MUSTER_TOKEN")?.filter(|_| !is_elsewhere) {
         endpoint = shown(endpoint, &token, "MUSTER_TOKEN")?;
     }
     Ok(Some(Named { endpoint, by }))
@@ -134,7 +149,8 @@ fn of_context(
     variable: impl Fn(&str) -> Result<Option<String>, Error>,
     contexts: &Contexts,
 ) -> Result<Option<Named>, Error> {
-    let name = choice.context.clone().or(variable("MUSTER_CONTEXT")?);
+    let meant = variable("MUSTER_CONTEXT")?;
+    let name = choice.context.clone().or_else(|| meant.clone());
     let name = name.unwrap_or_else(|| contexts.current().to_owned());
     let Some(context) = contexts.find(&name)? else {
         return match &choice.fingerprint {
@@ -147,10 +163,12 @@ fn of_context(
             None => Ok(None),
         };
     };
+    // A token in the environment is for the server that the environment names, and for no other.
+    let is_meant = meant.as_ref() == Some(&name);
     let by = By::Context(name);
     let mut endpoint: Endpoint =
         context.url.parse().map_err(|error| Error::endpoint(&by.to_string(), error))?;
-    // Variables are for a server that a variable names; a context lacks them at most.
+    // What a pin is not for, it only refuses.
     let lacking = match &context.fingerprint {
         None if context.url.starts_with("https://") => variable("MUSTER_FINGERPRINT")?,
         known => known.clone(),
@@ -159,7 +177,7 @@ fn of_context(
         endpoint = pinned(endpoint, &fingerprint, choice, &by.to_string())?;
     }
     let token = match &context.token {
-        None => variable("MUSTER_TOKEN")?,
+        None => variable("MUSTER_TOKEN")?.filter(|_| is_meant),
         known => known.clone(),
     };
     if let Some(token) = token {
@@ -178,6 +196,14 @@ fn shown(endpoint: Endpoint, token: &str, by: &str) -> Result<Endpoint, Error> {
 }
 
 impl Named {
+    /// Says that there is a token in the environment which is not for this server.
+    fn withheld(&self) {
+        terminal::note(&format!(
+            "MUSTER_TOKEN is not shown to {}, which {} names: it goes with MUSTER_SERVER or MUSTER_CONTEXT",
+            self.endpoint, self.by
+        ));
+    }
+
     /// What a client's failure to connect means, with what helps whoever has named the server so.
     pub fn failed(&self, error: client::Error) -> Error {
         match error {
@@ -216,7 +242,9 @@ impl Named {
             By::Flag => format!("--fingerprint {fingerprint}"),
             By::Variable => format!("export MUSTER_FINGERPRINT={fingerprint}"),
             By::Context(name) => {
-                format!("muster context add {name} {} --fingerprint {fingerprint}", self.endpoint)
+                let replace =
+                    if self.endpoint.fingerprint().is_some() { " --replace-fingerprint" } else { "" };
+                format!("muster context add {name} {} --fingerprint {fingerprint}{replace}", self.endpoint)
             }
         }
     }
@@ -295,6 +323,31 @@ mod tests {
         assert!(find(&flag, &[], "lab").is_ok());
         assert!(find(&flag, &[], "plain").unwrap_err().to_string().contains("--fingerprint"));
         assert!(find(&flag, &[], LOCAL).unwrap_err().to_string().contains("--fingerprint"));
+    }
+
+    #[test]
+    fn a_token_is_shown_only_to_the_server_that_it_was_given_with() {
+        let token = ("MUSTER_TOKEN", "t0ken");
+        let (server, context) = (("MUSTER_SERVER", "http://a:1"), ("MUSTER_CONTEXT", "bare"));
+        let shown = |choice: &Choice, variables: &[(&str, &str)], current: &str| {
+            let variable = |name: &str| {
+                Ok(variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned()))
+            };
+            let found = named(choice, variable, || Ok(contexts(current))).unwrap().unwrap();
+            found.endpoint.has_token()
+        };
+        let none = Choice::default();
+        assert!(shown(&none, &[server, token], "lab"));
+        assert!(shown(&flag(Some("http://b:2"), None), &[token], "lab"));
+        assert!(shown(&flag(Some("http://a:1"), None), &[server, token], "lab"));
+        assert!(shown(&none, &[context, token], "lab"));
+        assert!(shown(&flag(None, Some("bare")), &[context, token], "lab"));
+        // To nobody whom it was not given with.
+        assert!(!shown(&none, &[token], "bare"));
+        assert!(!shown(&flag(None, Some("bare")), &[token], "lab"));
+        assert!(!shown(&flag(None, Some("lab")), &[context, token], "bare"));
+        assert!(!shown(&flag(Some("http://b:2"), None), &[server, token], "lab"));
+        assert!(!shown(&flag(Some("http://b:2"), None), &[context, token], "lab"));
     }
 
     #[test]

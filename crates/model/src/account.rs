@@ -145,6 +145,13 @@ pub struct Token {
     pub expires_at: Option<Timestamp>,
 }
 
+impl Token {
+    /// Whether it is good no longer.
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
+}
+
 /// A name as it must be for a person or a workspace.
 pub fn check_name(field: &str, name: &str) -> Result<(), FieldError> {
     let is_good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');

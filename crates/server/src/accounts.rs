@@ -12,7 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use muster_api::problem::{Code, Problem};
 use muster_model::Timestamp;
@@ -31,6 +31,25 @@ pub(crate) const PREFIX: &str = "mst_";
 /// Who the first admin is, and where their password lies until they change it.
 pub(crate) const FIRST: &str = "admin";
 pub(crate) const FIRST_PASSWORD: &str = "admin-password";
+
+/// How people come to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entrance {
+    /// How long a login lasts.
+    pub login: Duration,
+    /// Whether anybody may ask for an account.
+    pub sign_up: bool,
+}
+
+/// What depends on whether somebody or something is there is answered at the next of these, since the request came.
+const STEP: Duration = Duration::from_millis(250);
+
+/// Waits for the next step, so that how long an answer took says nothing of what was found.
+pub(crate) async fn in_step(begun: Instant) {
+    let steps = begun.elapsed().as_millis() / STEP.as_millis() + 1;
+    let until = begun + STEP * u32::try_from(steps).unwrap_or(u32::MAX);
+    tokio::time::sleep_until(until.into()).await;
+}
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -314,7 +333,7 @@ pub(crate) fn secret() -> (String, [u8; 32]) {
 /// What a login is good for: everything that the person may do.
 pub(crate) const LOGIN: Scope = Scope::Admin;
 
-fn too_often(wait: std::time::Duration) -> Problem {
+fn too_often(wait: Duration) -> Problem {
     let seconds = wait.as_secs() + 1;
     Problem::new(Code::TooManyRequests, "there were too many failed logins")
         .hint(format!("try again in {seconds} s"))

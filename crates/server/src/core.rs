@@ -29,6 +29,7 @@ mod tend;
 #[cfg(test)]
 mod tests;
 mod why;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ use muster_model::job::State;
 use muster_model::pool::Pool;
 use muster_model::spec::Target;
 use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Change, Readers, Writer};
+use muster_store::{Change, NewAudit, Readers, Writer};
 pub(crate) use query::internal;
 pub(crate) use submit::DEFAULT_WORKSPACE;
 use tokio::sync::{mpsc, watch};
@@ -135,6 +136,8 @@ pub(crate) struct Core {
     dirty: bool,
     /// What could not be decided in the last batch, since that had to be written first.
     later: Vec<Input>,
+    /// What somebody was about to do, of a batch that was not written.
+    unwritten: Vec<NewAudit>,
 }
 
 impl Core {
@@ -165,7 +168,7 @@ impl Core {
     }
 
     fn turn(&mut self, inputs: impl Iterator<Item = Input>) {
-        let mut batch = Batch::default();
+        let mut batch = Batch { audit: std::mem::take(&mut self.unwritten), ..Batch::default() };
         let now = now();
         for (attempt, news) in std::mem::take(&mut self.unheard) {
             self.on_delegated(attempt, news, &mut batch, now);
@@ -223,10 +226,8 @@ impl Core {
                 self.on_configure(pools, batch, now);
                 batch.answer(reply, Ok(()));
             }
-            Input::Write(changes, then, reply) => {
-                batch.first.extend(changes);
-                batch.answers.push(Answer::Written(reply, then));
-            }
+            Input::Write(changes, then, reply) => self.on_write(changes, then, reply, batch),
+            Input::Audit(entry) => batch.audit.push(*entry),
             Input::Unfinished(reply) => {
                 // What is suspended or held waits for its user, and not for this process.
                 let waits = |live: &&Live| live.job.state != State::Suspended && !live.job.is_held();
@@ -280,6 +281,7 @@ impl Core {
                 }
                 Err(error) => {
                     tracing::error!(error = %error, "a batch was not written");
+                    self.parts.commits.fail();
                     return self.roll_back(batch, &batch::not_written(&error, &self.parts.home));
                 }
             }
@@ -369,6 +371,7 @@ impl Core {
             }
         }
         self.unheard = batch.news;
+        self.unwritten = batch.audit;
         if let Some(before) = batch.pools_before {
             self.restore_pools(before);
         }

@@ -16,6 +16,7 @@ mod file;
 mod gc;
 mod guard;
 mod job;
+mod limits;
 mod log;
 mod metrics;
 mod node;
@@ -43,7 +44,6 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use self::guard::Guard;
-pub(crate) use self::guard::Origin;
 use crate::state::Shared;
 
 /// Requests other than chunks are small; the largest carries an environment.

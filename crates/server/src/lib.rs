@@ -21,6 +21,7 @@ mod log_store;
 mod memory;
 mod metrics;
 mod outputs;
+mod port;
 mod random;
 mod reload;
 mod retention;
@@ -32,6 +33,7 @@ mod vault;
 mod view;
 mod volume;
 
+pub use accounts::Entrance;
 pub use backup::{RestoreError, Restored, restore};
 pub use engines::Engines;
 pub use http::openapi;

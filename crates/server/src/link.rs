@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -27,6 +28,7 @@ use tokio::time::timeout;
 
 use crate::core::{ConnectionId, Input};
 use crate::http::{Failure, Params};
+use crate::port::Origin;
 use crate::state::Shared;
 
 pub(crate) use ways::Bulks;
@@ -56,11 +58,13 @@ pub(crate) async fn accept(
     State(shared): State<Arc<Shared>>,
     Params(dial): Params<Dial>,
     headers: HeaderMap,
+    origin: Option<Extension<Origin>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
     if !shared.auth.is_node(&dial.node, &headers) {
         return Err(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)).into());
     }
+    origin.into_iter().for_each(|Extension(origin)| origin.seat.know());
     let upgrade = upgrade.map_err(|rejection| Problem::new(Code::InvalidRequest, rejection.body_text()))?;
     Ok(upgrade.on_upgrade(async move |socket| {
         let result = match dial.channel {

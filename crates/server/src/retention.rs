@@ -4,8 +4,9 @@
 //! others; the job itself stays, with an event and a word about what is gone. Code that no job has any more goes after a
 //! grace ([`crate::chunk_store`] says why that is safe). It runs when the server starts, every hour, and when somebody asks.
 //! It takes what it removes out of the database first and off the disk afterwards; what a killed server left between the
-//! two is found by the next run.
+//! two is found by the next run. Where people have accounts, old entries of the audit log go likewise, and what is over of theirs.
 
+mod people;
 mod round;
 
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub struct Keep {
     pub outputs: Limit,
     /// Code that no job has, since it was last asked for.
     pub unused: Duration,
+    /// What was done, in the audit log; `None`: for ever.
+    pub audit: Option<Duration>,
     /// What each node keeps.
     pub node: muster_link::message::Keep,
 }
@@ -53,6 +56,8 @@ impl Default for Keep {
             logs: Limit { bytes: 10 << 30, age: Some(days(90)) },
             outputs: Limit { bytes: 50 << 30, age: Some(days(90)) },
             unused: days(1),
+            // Its own bound is its age alone: by number, whoever makes many would push out what tells of them.
+            audit: Some(days(365)),
             node: muster_link::message::Keep::default(),
         }
     }

@@ -19,23 +19,24 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Entrance};
 use crate::auth::Auth;
 use crate::backup;
 use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::delegate::Troubles;
 use crate::engines::Engines;
-use crate::http::{Door, Origin, router};
+use crate::http::{Door, router};
 use crate::keeper::Word;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
+use crate::port::Port;
 use crate::reload::{self, ReadAgain, Reloads};
 use crate::retention::{self, Keep};
 use crate::starts::Starts;
 use crate::state::{Activity, Shared};
-use crate::tls::{Certificate, Listener};
+use crate::tls::{Certificate, Shake};
 use crate::vault::Vault;
 use crate::volume::Volume;
 
@@ -72,8 +73,8 @@ pub struct Options {
     pub token: Option<String>,
     /// The key that secrets are sealed with; one of its own, which it makes and keeps, if none.
     pub secrets_key: Option<String>,
-    /// Whether it has accounts, and how long a login lasts there.
-    pub accounts: Option<Duration>,
+    /// Whether it has accounts, and how people come in there.
+    pub accounts: Option<Entrance>,
     /// End after so long with no unfinished job and no client.
     pub idle_exit: Option<Duration>,
     /// The engines it has.
@@ -147,8 +148,8 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     components.spawn(serve_unix(socket, app(Door::Private)?, stop.clone()));
     let gate = listen_on(&home, GATE)?;
     components.spawn(serve_unix(gate, app(Door::Public)?, stop.clone()));
-    if let Some(listener) = server.tcp {
-        components.spawn(serve_tcp(listener, app(Door::Public)?, stop.clone()));
+    if let Some(port) = server.port {
+        components.spawn(port.serve(app(Door::Public)?, stop.clone()));
     }
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
@@ -181,7 +182,7 @@ struct Server {
     core: std::thread::JoinHandle<()>,
     words: mpsc::UnboundedReceiver<Word>,
     delegated: mpsc::UnboundedReceiver<crate::delegate::Word>,
-    tcp: Option<Listener>,
+    port: Option<Port>,
     idle_exit: Option<Duration>,
 }
 
@@ -227,7 +228,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let core = Core::load(parts, nodes)?;
     let (handle, inputs) = Handle::new();
     let thread = std::thread::Builder::new().name("core".into()).spawn(move || core.run(inputs));
-    let tcp = match options.listen {
+    let port = match options.listen {
         Listen::Socket => None,
         Listen::Tcp(address) => {
             let listener =
@@ -242,12 +243,9 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
                 fs::write(home.join("server.address"), address.to_string())
                     .map_err(io_error("write server.address"))?;
             }
-            Some(match &options.certificate {
-                None => Listener::plain(listener),
-                Some(certificate) => Listener::tls(listener, certificate.clone())
-                    .map_err(io::Error::other)
-                    .map_err(io_error("speak TLS"))?,
-            })
+            let shake = options.certificate.clone().map(Shake::new).transpose();
+            let shake = shake.map_err(io::Error::other).map_err(io_error("speak TLS"))?;
+            Some(Port::new(listener, shake))
         }
     };
     let shared = Arc::new(Shared {
@@ -266,7 +264,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         vault,
         accounts,
         volumes: options.volumes,
-        login: options.accounts.unwrap_or_default(),
+        entrance: options.accounts,
         certificate: options.certificate,
         news: news_receiver,
         activity: Activity::new(),
@@ -291,7 +289,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         core: thread.map_err(io_error("start the core"))?,
         words,
         delegated,
-        tcp,
+        port,
         idle_exit: options.idle_exit,
     })
 }
@@ -366,14 +364,6 @@ async fn serve_unix(listener: UnixListener, app: Router, stop: CancellationToken
     let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = serving.await {
         tracing::error!(%error, "the socket is no longer served");
-    }
-}
-
-async fn serve_tcp(listener: Listener, app: Router, stop: CancellationToken) {
-    let app = app.into_make_service_with_connect_info::<Origin>();
-    let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
-    if let Err(error) = serving.await {
-        tracing::error!(%error, "the port is no longer served");
     }
 }
 

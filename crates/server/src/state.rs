@@ -10,7 +10,7 @@ use muster_store::Readers;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::accounts::{Accounts, FIRST_PASSWORD};
+use crate::accounts::{Accounts, Entrance, FIRST_PASSWORD};
 use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
@@ -45,8 +45,8 @@ pub(crate) struct Shared {
     pub accounts: Option<Arc<Accounts>>,
     /// What tasks find at the same path everywhere.
     pub volumes: Vec<Volume>,
-    /// How long a login lasts.
-    pub login: Duration,
+    /// How people come in, where they have accounts.
+    pub entrance: Option<Entrance>,
     /// What is shown to whoever comes by TLS.
     pub certificate: Option<Arc<Certificate>>,
     pub news: watch::Receiver<u64>,

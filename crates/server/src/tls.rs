@@ -3,7 +3,7 @@
 //! Files are looked at again when somebody connects, at most once a second, so that a renewed certificate is used without a
 //! restart. What cannot be used is never taken: the old one is shown until both files are right.
 
-mod listener;
+mod shake;
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use listener::Listener;
 use muster_link::tls::{self, Fingerprint};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+pub(crate) use shake::Shake;
 
 /// The server's own certificate with its key, in the data directory. One file, so that there is never one without the other.
 const OWN: &str = "tls.pem";

@@ -9,7 +9,7 @@ use muster_model::pool::Pool;
 use muster_model::spec::Target;
 use muster_model::task::Outputs;
 use muster_model::{AttemptId, BundleId, Job, JobId, JobSpec, NodeId, TaskId, Timestamp};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One thing to write.
 #[derive(Debug, Clone)]
@@ -123,6 +123,14 @@ pub enum Change {
     },
     /// Something was done that must be known later.
     Audit(NewAudit),
+    /// Entries of the audit log go that are older than this. An entry must say so before them, which [`NewAudit::removal`] makes; the
+    /// database removes nothing without one.
+    RemoveAudit {
+        /// Entries from before this moment.
+        before: Timestamp,
+        /// At most so many: a batch stays short.
+        limit: u32,
+    },
     /// Requests older than this may be repeated as new ones.
     ForgetIdempotency {
         /// Keys used before this moment go.
@@ -276,6 +284,22 @@ pub struct NewAudit {
     pub outcome: String,
     /// What else matters; never a secret.
     pub detail: Option<Value>,
+}
+
+impl NewAudit {
+    /// That entries from before a moment go, and how many there are.
+    pub fn removal(at: Timestamp, before: Timestamp, entries: u64) -> Self {
+        Self {
+            at,
+            user: Some("server".into()),
+            token: None,
+            address: None,
+            operation: "remove_audit".into(),
+            target: before.to_string(),
+            outcome: "done".into(),
+            detail: Some(json!({ "before_us": before.as_microsecond(), "entries": entries })),
+        }
+    }
 }
 
 /// What a batch became.

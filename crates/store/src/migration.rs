@@ -24,6 +24,7 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 5, name: "members", sql: include_str!("../migrations/0005_members.sql") },
     Migration { number: 6, name: "accounts", sql: include_str!("../migrations/0006_accounts.sql") },
     Migration { number: 7, name: "secrets", sql: include_str!("../migrations/0007_secrets.sql") },
+    Migration { number: 8, name: "shared", sql: include_str!("../migrations/0008_shared.sql") },
 ];
 
 const TABLE: &str = "

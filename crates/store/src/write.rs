@@ -116,6 +116,10 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
             secret::remove(transaction, workspace, name).map_err(doing("remove a secret"))?;
         }
         Change::Audit(row) => account::audit(transaction, row).map_err(doing("write to the audit log"))?,
+        Change::RemoveAudit { before, limit } => {
+            let removed = account::remove_audit(transaction, *before, *limit);
+            removed.map_err(doing("remove old entries of the audit log"))?;
+        }
         Change::ForgetIdempotency { before } => {
             request::forget(transaction, *before).map_err(doing("forget old requests"))?;
         }

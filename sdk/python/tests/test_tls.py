@@ -71,6 +71,20 @@ def test_a_context_is_the_server_that_the_program_would_take(
     _binary.call(
         ["context", "add", "lab", served.url, "--fingerprint", served.fingerprint], environment=dict(os.environ)
     )
+    # A token that may be another server's is not shown to it, unless the environment names it, too.
+    with pytest.raises(muster.Error) as unknown:
+        muster.Client(context="lab").nodes()
+    assert unknown.value.code == "unauthorized"
+    with monkeypatch.context() as together:
+        together.setenv("MUSTER_CONTEXT", "lab")
+        assert muster.Client().nodes()
+        with pytest.raises(muster.Error) as elsewhere:
+            muster.Client(served.url, fingerprint=served.fingerprint).nodes()
+        assert elsewhere.value.code == "unauthorized"
+    monkeypatch.delenv("MUSTER_TOKEN")
+    _binary.call(
+        ["context", "add", "lab", served.url, "--token-stdin"], environment=dict(os.environ), text=served.token
+    )
     assert muster.Client(context="lab").nodes()
     _binary.call(["context", "use", "lab"], environment=dict(os.environ))
     client = muster.Client()

@@ -85,6 +85,11 @@ impl Endpoint {
         self.pinned
     }
 
+    /// Whether a token is shown there.
+    pub fn has_token(&self) -> bool {
+        self.authorization.is_some()
+    }
+
     /// The `Host` header.
     pub(super) fn host(&self) -> String {
         match &self.address {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use muster_testkit::Running;
 use serde_json::json;
 
 use crate::home;
@@ -26,8 +27,22 @@ fn commands_talk_to_the_server_of_the_context_that_is_used() {
     let remedy = format!("muster context add there {url} --fingerprint {pin}");
     assert!(unknown.err().contains(&remedy), "{}", unknown.err());
     here.ok(["context", "add", "there", &url, "--fingerprint", pin]);
-    // What it knows its user by is `muster login`'s to write down; a variable serves as well.
+    // A token that may be anybody's is not shown to whoever is in use.
     here.set_variable("MUSTER_TOKEN", &token);
+    let unknown = here.run(["--context", "there", "ps"]);
+    assert!(
+        unknown.err().contains("unauthorized") && unknown.err().contains("MUSTER_TOKEN is not shown"),
+        "{}",
+        unknown.err()
+    );
+    let mut together = here.command(["ps"]);
+    together.env("MUSTER_CONTEXT", "there");
+    assert_eq!(Running::start(together).finish().code(), 0, "the two go together");
+    // What it knows its user by is the context's own, and the pin stays.
+    let mut given = here.command(["context", "add", "there", &url, "--token-stdin"]);
+    given.stdin(fs::File::open(folder.join("token")).unwrap()).env_remove("MUSTER_TOKEN");
+    assert_eq!(Running::start(given).finish().code(), 0);
+    here.set_variable("MUSTER_TOKEN", "");
     let pid = |words: &[&str]| here.json(words)["pid"].clone();
     assert_eq!(pid(&["--context", "there", "server", "status", "--json"]), json!(server.pid()));
     assert_ne!(pid(&["server", "start", "--json"]), json!(server.pid()));
@@ -67,6 +82,7 @@ fn a_context_that_cannot_be_is_refused_with_the_remedy_and_changes_nothing() {
         (&["context", "add", "x", "lab:1"], "server_address_invalid", "https://HOST:PORT"),
         (&["context", "add", "x", "http://a:1", "--fingerprint", &pin], "fingerprint_invalid", "https://"),
         (&["context", "add", "x", "https://a:1", "--fingerprint", "12"], "fingerprint_invalid", "64"),
+        (&["context", "add", "lab", "http://lab:1", "--token-stdin"], "usage", "no token"),
         (&["--context", "nowhere", "ps"], "no_such_context", "muster context add nowhere URL"),
     ] {
         let done = home.run(words);
@@ -76,6 +92,6 @@ fn a_context_that_cannot_be_is_refused_with_the_remedy_and_changes_nothing() {
     assert_eq!(fs::read(&file).unwrap(), before);
     let mut command = home.command(["--context", "lab", "ps"]);
     command.env("MUSTER_SERVER", "http://127.0.0.1:1");
-    let done = muster_testkit::Running::start(command).finish();
+    let done = Running::start(command).finish();
     assert_eq!(done.code(), 2, "which of the two was meant? {}", done.err());
 }

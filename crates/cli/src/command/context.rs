@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
+use muster_api::client::Endpoint;
 use serde_json::{Value, json};
 
 use crate::contexts::{Context, LOCAL, Store};
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::place::{self, By, Place};
 use crate::table::Table;
-use crate::terminal;
+use crate::{password, terminal};
 
 /// Name servers, and choose the one that commands talk to
 #[derive(Debug, ClapArgs)]
@@ -44,10 +45,13 @@ enum Action {
 Examples:
   muster context add lab https://head.lab:7717
   muster context add lab https://10.0.0.5:7717 --fingerprint sha256:4f3c…
+  muster context add lab https://10.0.0.5:7717 --fingerprint sha256:77ab… --replace-fingerprint
+  ssh head cat /var/lib/muster/token | muster context add lab https://10.0.0.5:7717 --token-stdin
 
 --fingerprint pins the server's certificate, for one that it has made itself: `muster server status` says it on the \
 server's machine. Without it the certificate must be of an authority that this machine knows. \
-A context keeps its token as long as its address stays the same.")]
+A context keeps its token and its pin as long as its address stays the same; another certificate is pinned only with --replace-fingerprint. \
+--token-stdin is for a server without accounts, or for a token of your own; `muster login` gets one for a password.")]
     Add {
         /// What to call it
         name: String,
@@ -56,6 +60,12 @@ A context keeps its token as long as its address stays the same.")]
         /// Talk to it from now on
         #[arg(long = "use")]
         choose: bool,
+        /// Pin the certificate of --fingerprint in place of another, or none without it
+        #[arg(long)]
+        replace_fingerprint: bool,
+        /// Read the token that it knows you by from standard input, and keep it
+        #[arg(long)]
+        token_stdin: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -95,8 +105,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let store = Store::from_environment()?;
     match &args.action {
         Action::Ls { json } => list(&store, *json)?,
-        Action::Add { name, url, choose, json } => {
-            add(&store, name, url)?;
+        Action::Add { name, url, choose, replace_fingerprint, token_stdin, json } => {
+            let mut context = Context::new(url, place::chosen_fingerprint())?;
+            if *token_stdin {
+                context.token = Some(token(&context)?);
+            }
+            store.put_with(name, context, *replace_fingerprint)?;
             if *choose {
                 store.choose(name)?;
             }
@@ -131,15 +145,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A token is for one server: it stays with a new certificate, and not with a new address.
-fn add(store: &Store, name: &str, url: &str) -> Result<(), Error> {
-    let new = Context::new(url, place::chosen_fingerprint())?;
-    match store.get(name)? {
-        Some(known) if known.url == new.url => {
-            store.update(name, |context| context.fingerprint = new.fingerprint)
-        }
-        _ => store.put(name, new),
-    }
+/// A token that was given, if it can be one.
+fn token(context: &Context) -> Result<String, Error> {
+    let token = password::line("--token-stdin", "token")?;
+    let endpoint: Endpoint = context.url.parse().map_err(|error| Error::endpoint("URL", error))?;
+    endpoint.with_token(&token).map_err(|error| Error::endpoint("--token-stdin", error))?;
+    Ok(token)
 }
 
 fn done(store: &Store, name: &str, json: bool, said: &str) -> Result<(), Error> {

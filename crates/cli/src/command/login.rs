@@ -52,7 +52,8 @@ pub(crate) struct Args {
 Examples:
   muster signup https://head.lab:7717 --user ada --workspace nlp
 
-A lead of that workspace says yes (`muster workspace add-member nlp ada`); then `muster login` lets you in.")]
+A lead of that workspace says yes (`muster workspace add-member nlp ada`); then `muster login` lets you in. \
+The server does not tell strangers whether there is such a workspace, or whether the name is free: if nothing comes of it, ask the lead.")]
 pub(crate) struct SignUpArgs {
     /// The server: https://HOST:PORT; the one in use, if absent
     url: Option<String>,
@@ -143,7 +144,7 @@ pub(crate) async fn sign_up(args: &SignUpArgs) -> Result<ExitCode, Error> {
         terminal::say_json(&json!({ "user": user, "workspace": args.workspace, "state": "pending" }))?;
     } else {
         terminal::say(&format!(
-            "{user} waits for a lead of {} to say yes; then `muster login`",
+            "asked: if {user} is a free name, a lead of {} can say yes; then `muster login`",
             args.workspace
         ))?;
     }
@@ -228,13 +229,16 @@ impl Goal {
             };
         };
         let pinned = std::env::var("MUSTER_FINGERPRINT").ok().filter(|pinned| !pinned.is_empty());
+        let name = name.map_or_else(|| host_of(url), str::to_owned);
+        let known = Store::from_environment()?.get(&name)?;
         let context = Context::new(url, place::chosen_fingerprint().or(pinned.as_deref()))?;
+        // A server that is known already must show what it has shown before.
+        let context = context.renewed(&name, known, false)?;
         let wrong = |error| Error::endpoint("URL", error);
         let mut endpoint: client::Endpoint = context.url.parse().map_err(wrong)?;
         if let Some(fingerprint) = &context.fingerprint {
             endpoint = endpoint.with_fingerprint(fingerprint).map_err(wrong)?;
         }
-        let name = name.map_or_else(|| host_of(url), str::to_owned);
         Ok(Self { endpoint, name: Some(name), new: Some(context) })
     }
 

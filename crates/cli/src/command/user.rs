@@ -109,10 +109,16 @@ Examples:
   muster user passwd
   muster user passwd ada              as an admin
   printf '%s\\n' \"$NEW\" | muster user passwd ada --password-stdin
-  printf '%s\\n' \"$OLD\" \"$NEW\" | muster user passwd --password-stdin")]
+  printf '%s\\n' \"$OLD\" \"$NEW\" | muster user passwd --password-stdin
+  muster user passwd ada --end-tokens  somebody may have had the old one
+
+Their other logins are over by it. Tokens that were made for programs stay good, unless --end-tokens says otherwise.")]
     Passwd {
         /// Whose (default: your own)
         name: Option<String>,
+        /// End their tokens, too
+        #[arg(long)]
+        end_tokens: bool,
         #[command(flatten)]
         password: password::From,
         /// Print JSON
@@ -141,12 +147,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             let what = if disabled { "is cut off; their jobs go on" } else { "may come in again" };
             said(&user, *json, &format!("{name} {what}"))?;
         }
-        Action::Passwd { name, password, json } => {
-            let user = set_password(&session, name.as_deref(), *password).await?;
+        Action::Passwd { name, end_tokens, password, json } => {
+            let user = set_password(&session, name.as_deref(), *password, *end_tokens).await?;
             if *json {
-                terminal::say_json(&json!({ "user": user }))?;
+                terminal::say_json(&json!({ "user": user, "tokens_ended": end_tokens }))?;
             } else {
-                terminal::say(&format!("{user} has a new password; other logins of theirs are over"))?;
+                let what = if *end_tokens { "logins and tokens" } else { "logins" };
+                terminal::say(&format!("{user} has a new password; other {what} of theirs are over"))?;
             }
         }
     }
@@ -195,14 +202,19 @@ async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
     Ok(user)
 }
 
-async fn set_password(session: &Session, name: Option<&str>, from: password::From) -> Result<String, Error> {
+async fn set_password(
+    session: &Session,
+    name: Option<&str>,
+    from: password::From,
+    tokens: bool,
+) -> Result<String, Error> {
     let me = session.call(async |client| client.whoami().await).await?;
     let name = name.unwrap_or(&me.user).to_owned();
     // Whoever is the server's own user has no password, and needs none.
     let is_own = name == me.user && me.token.is_some();
     let old = if is_own { Some(from.known("The old password: ")?) } else { None };
     let password = from.chosen(&format!("A new password for {name}: "))?;
-    session.client().set_password(&name, &SetPassword { password, old }).await?;
+    session.client().set_password(&name, &SetPassword { password, old, tokens }).await?;
     Ok(name)
 }
 

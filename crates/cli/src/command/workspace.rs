@@ -49,7 +49,7 @@ impl From<RoleFlag> for Role {
 
 #[derive(Debug, Clone, ClapArgs)]
 struct Limits {
-    /// The priority of jobs that name none: 1 to 1000, or 0 for the usual one
+    /// The priority of jobs that name none, and the highest that members may name: 1 to 1000, or 0 for the usual one
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<u32>,
     /// The longest that a job may run, such as 2d; 0 for no bound
@@ -199,7 +199,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         }
         Action::Join { name, json } => {
             session.client().ask_to_join(name).await?;
-            done(*json, name, &format!("the leads of {name} are asked"))?;
+            done(*json, name, &format!("if there is a workspace {name}, its leads are asked"))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use jiff::SignedDuration;
 use muster_api::problem::{Code, Problem};
 use muster_model::Timestamp;
 use muster_model::account::{Membership, Role, Scope, Token, User, UserState, Workspace};
 use muster_store::{AccountChange, Accounts, Sight};
 
 use crate::core::DEFAULT_WORKSPACE;
+
+/// How long somebody who has signed up waits for a lead; then it was for nothing.
+const SIGN_UP_LASTS: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// What somebody may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +144,7 @@ impl Directory {
     pub fn admit(&self, digest: &[u8; 32], now: Timestamp) -> Option<(&Token, Rights)> {
         let token = self.tokens.get(self.by_digest.get(digest)?)?;
         let user = self.users.get(&token.user)?;
-        let is_good = user.state == UserState::Active && token.expires_at.is_none_or(|end| now < end);
+        let is_good = user.state == UserState::Active && !token.has_expired(now);
         is_good.then(|| (token, self.rights(user, token)))
     }
 
@@ -198,6 +202,17 @@ impl Directory {
             Problem::new(Code::NotFound, format!("{user} has no token `{}`", shown(id)))
                 .hint("`muster token ls` lists them")
         })
+    }
+
+    /// Tokens that are good no longer, of everybody.
+    pub fn expired_tokens(&self, now: Timestamp) -> impl Iterator<Item = &Token> {
+        self.tokens.values().filter(move |token| token.has_expired(now))
+    }
+
+    /// Those who have signed up, and whom nobody has let in for too long.
+    pub fn expired_sign_ups(&self, now: Timestamp) -> impl Iterator<Item = &User> {
+        let is_late = move |since: Timestamp| now.duration_since(since) > SIGN_UP_LASTS;
+        self.users.values().filter(move |user| user.state == UserState::Pending && is_late(user.created_at))
     }
 
     /// A person who must be there.

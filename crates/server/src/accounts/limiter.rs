@@ -9,6 +9,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::port::network;
+
 /// For one name from one address: so many at once, and then one in this time.
 const TRIES: f64 = 10.0;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
@@ -125,14 +127,6 @@ impl Limiter {
             tries.known.clear();
         }
         tries.known.insert(key);
-    }
-}
-
-/// Whoever has one address of the newer kind has as many as they like.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
-        IpAddr::V4(_) => address,
     }
 }
 

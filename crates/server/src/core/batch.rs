@@ -8,7 +8,7 @@ use muster_link::message::ToAgent;
 use muster_model::job::Effect;
 use muster_model::pool::Pool;
 use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Change, NewEvent};
+use muster_store::{Change, NewAudit, NewEvent};
 use serde_json::Value;
 
 use super::allocation::Allocation;
@@ -107,6 +107,10 @@ pub(super) struct Batch {
     pub drained_before: Vec<(NodeId, bool)>,
     /// Who the nodes were that said hello; as it was first comes first.
     pub incarnations_before: Vec<(NodeId, Option<String>)>,
+    /// What somebody was about to do: written with this batch, or else with the next.
+    pub audit: Vec<NewAudit>,
+    /// Workspaces that are gone once this is written.
+    pub gone_workspaces: BTreeSet<String>,
 }
 
 impl Batch {
@@ -134,7 +138,8 @@ impl Batch {
 
     /// The whole batch as one list of writes, in an order the database accepts.
     pub fn changes(&mut self, jobs: &HashMap<JobId, Live>, at: Timestamp) -> Vec<Change> {
-        let mut changes = std::mem::take(&mut self.first);
+        let mut changes: Vec<Change> = self.audit.iter().cloned().map(Change::Audit).collect();
+        changes.append(&mut self.first);
         for (id, touched) in self.jobs.iter().filter(|(_, touched)| touched.moved) {
             if let Some(live) = jobs.get(id) {
                 changes.push(Change::Job {

@@ -11,7 +11,7 @@ use muster_model::job::Event;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::JobSpec;
 use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::Change;
+use muster_store::{Change, NewAudit, Sight};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::delegate::News;
@@ -36,6 +36,8 @@ pub(crate) struct Submission {
     pub environment: Option<BTreeMap<String, String>>,
     /// The key of the request, and the digest of its content.
     pub idempotency: Option<(String, String)>,
+    /// What whoever submits it may see: of an earlier request of the same key, no more than that.
+    pub sight: Sight,
 }
 
 /// Everything that reaches the core.
@@ -83,6 +85,8 @@ pub(crate) enum Input {
     Configure(Vec<PoolSpec>, Reply<()>),
     /// Rows that somebody else has decided on, with nothing of a job in them, and what is to be done once they are on disk.
     Write(Vec<Change>, Option<Then>, Reply<()>),
+    /// What somebody is about to do. Nothing that comes after it is written unless it is, too.
+    Audit(Box<NewAudit>),
     Unfinished(Reply<u64>),
     /// How much other schedulers keep that is still to be given back, or is in use.
     Kept(Reply<u64>),

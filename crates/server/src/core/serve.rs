@@ -9,7 +9,7 @@ use muster_scheduler::{Need, Waiting};
 
 use super::Core;
 use super::live::{Live, Node};
-use super::submit::DEFAULT_WORKSPACE;
+use super::workspace::workspace_of;
 use crate::volume::Volume;
 
 /// How many nodes are named one by one.
@@ -45,7 +45,7 @@ impl Core {
 
     /// A job's part of each volume that it has.
     pub(super) fn volumes_of(&self, live: &Live) -> Vec<GivenVolume> {
-        let workspace = live.spec.workspace.as_deref().unwrap_or(DEFAULT_WORKSPACE);
+        let workspace = workspace_of(&live.spec);
         self.wanted(&live.spec).iter().map(|volume| volume.given(&live.owner, workspace)).collect()
     }
 

@@ -44,6 +44,7 @@ impl Core {
             next_seq,
             dirty: true,
             later: Vec::new(),
+            unwritten: Vec::new(),
             parts,
         };
         core.load_nodes(nodes)?;

@@ -17,6 +17,7 @@ use super::apply::{name_taken, title};
 use super::batch::{Answer, Batch, Touched};
 use super::input::{Reply, Submission};
 use super::live::Live;
+use super::workspace::workspace_of;
 use crate::delegate::Word;
 
 /// The workspace of a job that names none.
@@ -36,7 +37,8 @@ impl Core {
             Err(problem) => return drop(reply.send(Err(problem))),
         }
         if let Err(problem) = self
-            .check(&submission.owner, &submission.spec)
+            .check_workspace(&submission.spec, batch)
+            .and_then(|()| self.check(&submission.owner, &submission.spec))
             .and_then(|()| self.check_bundle(&submission, batch))
         {
             self.look_again(&submission.spec);
@@ -57,7 +59,17 @@ impl Core {
                 stored.map(|row| (row.request_digest, row.job))
             }
         };
+        let hidden = match &earlier {
+            Some((_, job)) => !self.is_in_sight(job, submission)?,
+            None => false,
+        };
         match earlier {
+            // Whoever made it may have lost sight of it since, or may come with a token that is good elsewhere alone.
+            Some(_) if hidden => Err(Problem::new(
+                Code::IdempotencyConflict,
+                "the Idempotency-Key was already used, for a job that you cannot see",
+            )
+            .hint("use a new key for a new request")),
             Some((earlier, job)) if earlier == *digest => Ok(Some(job)),
             Some((_, job)) => Err(Problem::new(
                 Code::IdempotencyConflict,
@@ -66,6 +78,14 @@ impl Core {
             .hint("use a new key for a new request")),
             None => Ok(None),
         }
+    }
+
+    fn is_in_sight(&self, job: &JobId, submission: &Submission) -> Result<bool, Problem> {
+        if let Some(live) = self.jobs.get(job) {
+            return Ok(submission.sight.has(workspace_of(&live.spec)));
+        }
+        let found = self.parts.readers.belongs(job).map_err(|error| super::query::internal(&error))?;
+        Ok(found.is_some_and(|belongs| submission.sight.has(&belongs.workspace)))
     }
 
     /// What can only be checked against the present: names in use, and whether the gang could ever fit.
@@ -121,7 +141,7 @@ impl Core {
     }
 
     fn accept(&mut self, submission: Submission, batch: &mut Batch, now: Timestamp) -> JobId {
-        let Submission { spec, owner, bundle, source, environment, idempotency } = submission;
+        let Submission { spec, owner, bundle, source, environment, idempotency, sight: _ } = submission;
         let id = JobId::from_random(crate::random::bits());
         let policy = Policy::from(&spec);
         let job = Job { hold: spec.hold, ..Job::new(id.clone(), policy) };
@@ -133,7 +153,7 @@ impl Core {
             job: job.clone(),
             name: name.clone(),
             owner: owner.clone(),
-            workspace: spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()),
+            workspace: workspace_of(&spec).to_owned(),
             spec: spec.clone(),
             parent: None,
             index: None,

@@ -13,10 +13,12 @@ use tokio::sync::oneshot;
 use super::*;
 
 mod ahead;
+mod audit;
 mod delegate;
 mod machine;
 mod member;
 mod pool;
+mod workspace;
 
 struct Fixture {
     core: Core,
@@ -147,6 +149,7 @@ impl Fixture {
             source: None,
             environment: None,
             idempotency: key.map(|(key, digest)| (key.into(), digest.into())),
+            sight: muster_store::Sight::All,
         };
         self.turn(Input::Submit(Box::new(submission), reply));
         answer.try_recv().unwrap()
@@ -479,6 +482,7 @@ fn a_bundle_is_not_removed_from_under_a_job_of_the_same_batch() {
         source: None,
         environment: None,
         idempotency: None,
+        sight: muster_store::Sight::All,
     };
     fixture.core.turn([remove, Input::Submit(Box::new(submission), reply)].into_iter());
     assert!(submitted.try_recv().unwrap().is_ok());

@@ -245,6 +245,7 @@ impl Office {
             source: None,
             environment: None,
             idempotency: None,
+            sight: muster_store::Sight::All,
         };
         let core = &self.server.shared.core;
         core.ask(|reply| Input::Submit(Box::new(submission), reply)).await.unwrap()

@@ -1,7 +1,7 @@
 //! Coming in and going out.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::extract::State;
@@ -9,13 +9,13 @@ use axum::http::StatusCode;
 use muster_api::account::{Login, NewToken, Place, SignUp, TokenView, WhoAmI};
 use muster_api::problem::{Code, Problem};
 use muster_model::account::{Membership, Token, User, UserState, check_name, check_password};
-use muster_model::spec::{FieldCode, FieldError};
+use muster_model::spec::FieldError;
 use muster_store::{AccountChange, Change, NewAudit};
 
 use super::describe::{Always, Conflicts, Limited, Reads, Takes};
 use super::failure::{Failure, Json};
 use super::guard::Stranger;
-use crate::accounts::{Accounts, Caller, Directory, LOGIN, secret, token_id};
+use crate::accounts::{Accounts, Caller, Directory, LOGIN, in_step, secret, token_id};
 use crate::core::{Input, now};
 use crate::state::Shared;
 
@@ -33,6 +33,7 @@ pub(super) async fn login(
     Json(request): Json<Login>,
 ) -> Result<Json<NewToken>, Failure> {
     let accounts = accounts(&shared)?;
+    let begun = Instant::now();
     let address = stranger.and_then(|stranger| stranger.address);
     let entry = |outcome: &str| NewAudit {
         at: now(),
@@ -49,14 +50,18 @@ pub(super) async fn login(
         Err(problem) => {
             // What was not even tried is not worth a line, nor is a name that nobody has: somebody would fill the disk with them.
             let is_known = accounts.look(|directory| directory.user(&request.user).is_some());
-            if problem.code != Code::TooManyRequests && is_known {
+            if problem.code == Code::TooManyRequests {
+                return Err(problem.into());
+            }
+            if is_known {
                 let row = Change::Audit(entry(problem.code.entry().code));
                 shared.core.ask(|reply| Input::Write(vec![row], None, reply)).await?;
             }
+            in_step(begun).await;
             return Err(problem.into());
         }
     };
-    let lasts = shared.login;
+    let lasts = shared.entrance.map_or(Duration::ZERO, |entrance| entrance.login);
     let made = accounts
         .change(&shared.core, None, entry("done"), move |directory| log_in(directory, &user, lasts))
         .await?;
@@ -88,8 +93,7 @@ fn log_in(
     let mut logins: Vec<&Token> = directory.tokens(&user.name).filter(|token| token.name.is_none()).collect();
     logins.sort_by_key(|token| token.created_at);
     let over = logins.len().saturating_sub(LOGINS - 1);
-    let is_over = |token: &Token| token.expires_at.is_some_and(|end| end <= now);
-    let gone = logins.iter().enumerate().filter(|(place, token)| *place < over || is_over(token));
+    let gone = logins.iter().enumerate().filter(|(place, token)| *place < over || token.has_expired(now));
     let mut changes: Vec<AccountChange> =
         gone.map(|(_, token)| AccountChange::RemoveToken(token.id.clone())).collect();
     changes.push(AccountChange::Token(token.clone()));
@@ -97,6 +101,8 @@ fn log_in(
 }
 
 /// Ask for an account; a lead of the workspace, or an admin, says yes or no.
+///
+/// The answer is the same whether or not there is such a workspace, and whether or not the name is free.
 #[utoipa::path(post, path = "/api/v1/signup", tag = "people", operation_id = "sign_up", request_body = SignUp,
     responses((status = 202, description = "Somebody has to approve it."), Always, Reads, Takes, Conflicts, Limited),
     security(()))]
@@ -106,56 +112,75 @@ pub(super) async fn sign_up(
     Json(request): Json<SignUp>,
 ) -> Result<StatusCode, Failure> {
     let accounts = accounts(&shared)?;
+    if !shared.entrance.is_some_and(|entrance| entrance.sign_up) {
+        return Err(Problem::new(Code::Forbidden, "nobody can sign up here")
+            .hint("ask an admin for an account: `muster user add`")
+            .into());
+    }
+    let begun = Instant::now();
     let address = stranger.and_then(|stranger| stranger.address);
-    let SignUp { user, password, workspace } = request;
     let wrong = [
-        check_name("user", &user).err(),
-        check_password("password", &password).err(),
-        check_name("workspace", &workspace).err(),
-        is_reserved(&shared, &user).then(|| {
-            FieldError::new(
-                "user",
-                FieldCode::InvalidValue,
-                format!("`{user}` is the server's own; choose another"),
-            )
-        }),
+        check_name("user", &request.user).err(),
+        check_password("password", &request.password).err(),
+        check_name("workspace", &request.workspace).err(),
     ];
     refuse(wrong.into_iter().flatten().collect())?;
-    let hash = accounts.hash_for_stranger(password, &user, address).await?;
+    let hash = accounts.hash_for_stranger(request.password, &request.user, address).await?;
     let entry = NewAudit {
         at: now(),
-        user: Some(user.clone()),
+        user: Some(request.user.clone()),
         token: None,
         address: address.map(|address| address.to_string()),
         operation: "sign_up".into(),
-        target: workspace.clone(),
+        target: request.workspace.clone(),
         outcome: "done".into(),
         detail: None,
     };
-    let decide = move |directory: &Directory| {
-        directory.require_workspace(&workspace)?;
-        let pending = directory.users().filter(|user| user.state == UserState::Pending).count();
-        if directory.user(&user).is_some() || pending >= PENDING {
-            return Err(match pending >= PENDING {
-                true => Problem::new(Code::Unavailable, "too many accounts wait for approval already"),
-                false => Problem::new(Code::NameTaken, format!("the name `{user}` is taken"))
-                    .hint("choose another; `muster login` is for who has an account"),
-            });
+    let is_reserved = is_reserved(&shared, &request.user);
+    let (user, workspace) = (request.user, request.workspace);
+    let decide = |directory: &Directory| newcomer(directory, &user, hash, &workspace, is_reserved);
+    match accounts.change(&shared.core, None, entry, decide).await {
+        // Who is there is nobody's business who is not.
+        Err(problem) if matches!(problem.code, Code::NotFound | Code::NameTaken) => {
+            tracing::info!(user, workspace, %problem, "a sign-up came to nothing");
         }
-        let (name, created_at) = (user.clone(), now());
-        let user = User {
-            name,
-            state: UserState::Pending,
-            is_admin: false,
-            password: Some(hash),
-            account: None,
-            created_at,
-        };
-        let membership = Membership { workspace, user: user.name.clone(), role: None, since: created_at };
-        Ok((vec![AccountChange::User(user), AccountChange::Membership(membership)], ()))
-    };
-    accounts.change(&shared.core, None, entry, decide).await?;
+        changed => changed?,
+    }
+    in_step(begun).await;
     Ok(StatusCode::ACCEPTED)
+}
+
+/// Somebody who is to wait for a lead's word.
+fn newcomer(
+    directory: &Directory,
+    name: &str,
+    hash: String,
+    workspace: &str,
+    is_reserved: bool,
+) -> Result<(Vec<AccountChange>, ()), Problem> {
+    let created_at = now();
+    let late: Vec<&str> = directory.expired_sign_ups(created_at).map(|user| user.name.as_str()).collect();
+    let pending = directory.users().filter(|user| user.state == UserState::Pending).count();
+    if pending - late.len() >= PENDING {
+        return Err(Problem::new(Code::Unavailable, "too many accounts wait for approval already")
+            .hint("ask an admin for an account, or try again another day"));
+    }
+    directory.require_workspace(workspace)?;
+    if is_reserved || directory.user(name).is_some_and(|user| !late.contains(&user.name.as_str())) {
+        return Err(Problem::new(Code::NameTaken, format!("the name `{name}` is taken")));
+    }
+    let user = User {
+        name: name.to_owned(),
+        state: UserState::Pending,
+        is_admin: false,
+        password: Some(hash),
+        account: None,
+        created_at,
+    };
+    let (workspace, user_name) = (workspace.to_owned(), name.to_owned());
+    let asks = Membership { workspace, user: user_name, role: None, since: created_at };
+    let gone = late.into_iter().map(|name| AccountChange::RemoveUser(name.to_owned()));
+    Ok((gone.chain([AccountChange::User(user), AccountChange::Membership(asks)]).collect(), ()))
 }
 
 /// Log out: the token that this comes with is good no longer.
@@ -213,4 +238,53 @@ pub(super) fn refuse(errors: Vec<FieldError>) -> Result<(), Problem> {
 pub(super) fn token_view(token: &Token) -> TokenView {
     let Token { id, user, name, scope, workspace, created_at, expires_at, .. } = token.clone();
     TokenView { id, user, name, scope, workspace, created_at, expires_at }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_model::Timestamp;
+    use muster_model::account::Workspace;
+
+    use super::*;
+
+    fn pending(name: &str, days: i64) -> User {
+        User {
+            name: name.into(),
+            state: UserState::Pending,
+            is_admin: false,
+            password: None,
+            account: None,
+            created_at: now() - jiff::SignedDuration::from_hours(days * 24),
+        }
+    }
+
+    fn directory(users: Vec<User>) -> Directory {
+        let workspace = Workspace {
+            name: "nlp".into(),
+            priority: None,
+            max_run_time: None,
+            created_at: Timestamp::UNIX_EPOCH,
+        };
+        Directory::new(muster_store::Accounts { users, workspaces: vec![workspace], ..Default::default() })
+    }
+
+    #[test]
+    fn those_who_wait_are_bounded_and_those_who_waited_too_long_go() {
+        let ask = |directory: &Directory, name: &str| newcomer(directory, name, "hash".into(), "nlp", false);
+        let many =
+            |days| directory((0..PENDING).map(|number| pending(&format!("u{number}"), days)).collect());
+        assert_eq!(ask(&many(13), "new").unwrap_err().code, Code::Unavailable);
+        // Of the name, and of the workspace, nothing is said by it.
+        assert_eq!(ask(&many(13), "u1").unwrap_err().code, Code::Unavailable);
+        let (changes, ()) = ask(&many(15), "new").unwrap();
+        assert_eq!(changes.len(), PENDING + 2, "all of them go, and one comes");
+
+        let two = directory(vec![pending("late", 15), pending("new", 1)]);
+        assert_eq!(ask(&two, "new").unwrap_err().code, Code::NameTaken);
+        let (changes, ()) = ask(&two, "late").unwrap();
+        assert_eq!(changes[0], AccountChange::RemoveUser("late".into()));
+        assert!(matches!(&changes[1], AccountChange::User(user) if user.name == "late"));
+        let late: Vec<&str> = two.expired_sign_ups(now()).map(|user| user.name.as_str()).collect();
+        assert_eq!(late, ["late"]);
+    }
 }

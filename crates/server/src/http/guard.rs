@@ -3,13 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::connect_info::Connected;
 use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{ConnectInfo, MatchedPath, RawPathParams, Request, State};
+use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
 use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
 use muster_model::account::{Role, Scope};
@@ -22,24 +20,14 @@ use super::{Door, sse};
 use crate::accounts::{Caller, no_workspace};
 use crate::auth;
 use crate::core::{Input, internal};
+use crate::port::Origin;
 use crate::state::{Shared, Visit};
-use crate::tls::Listener;
 
 /// What is sent often, changes nothing by itself, and would drown everything else in the audit log.
 const UNAUDITED: &[&str] = &["missing_chunks", "put_chunks", "put_bundle", "login", "sign_up"];
 
 /// As much of a path is on record.
 const MAX_TARGET: usize = 200;
-
-/// From where somebody comes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin(IpAddr);
-
-impl Connected<IncomingStream<'_, Listener>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
-        Self(stream.remote_addr().ip())
-    }
-}
 
 /// The job that the path names, for the handler.
 #[derive(Debug, Clone)]
@@ -79,8 +67,12 @@ impl Guard {
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: &mut Request,
     ) -> Result<Option<Caller>, Problem> {
-        let address = request.extensions().get::<ConnectInfo<Origin>>().map(|info| info.0.0);
+        let origin = request.extensions().get::<Origin>().cloned();
+        let address = origin.as_ref().map(|origin| origin.address);
         let caller = self.who(request, address);
+        if let (Some(_), Some(origin)) = (&caller, &origin) {
+            origin.seat.know();
+        }
         let Some(ruled) = self.rule(request) else {
             // Nothing is there; only those who are known are told so.
             return caller.map(Some).ok_or_else(|| self.unknown());
@@ -173,8 +165,9 @@ impl Guard {
 
     async fn job(&self, caller: &Caller, rule: Rule, selector: &str) -> Result<JobId, Problem> {
         let (sight, selector) = (caller.rights.sight(), selector.to_owned());
+        let own = self.shared.accounts.as_ref().map(|_| caller.name.clone());
         let (id, belongs) = read(&self.shared, move |readers| {
-            let id = resolve(readers, &selector, &sight)?;
+            let id = resolve(readers, &selector, &sight, own.as_deref())?;
             let belongs = readers.belongs(&id).map_err(|error| internal(&error))?;
             Ok((id, belongs))
         })
@@ -202,7 +195,7 @@ impl Guard {
     }
 
     /// What changes something, or lets somebody in, is on record before it is done. For what the core does it is enough that the
-    /// core has the record first.
+    /// core has the record first: it writes nothing without it. While the core cannot write, nobody's record is taken on trust.
     async fn write_down(
         &self,
         caller: &Caller,
@@ -218,11 +211,12 @@ impl Guard {
         }
         let outcome = refused.map_or("allowed", |problem| problem.code.entry().code);
         let entry = caller.audit(ruled.operation, path, outcome);
-        let entry = |reply| Input::Write(vec![Change::Audit(entry)], None, reply);
-        if enters {
-            return self.shared.core.ask(entry).await;
+        let is_beside_the_core = enters || matches!(ruled.rule, Rule::Admin(Scope::Admin));
+        if is_beside_the_core || self.shared.commits.are_failing() {
+            let write = |reply| Input::Write(vec![Change::Audit(entry)], None, reply);
+            return self.shared.core.ask(write).await;
         }
-        self.shared.core.tell(entry(tokio::sync::oneshot::channel().0)).await
+        self.shared.core.tell(Input::Audit(Box::new(entry))).await
     }
 }
 

@@ -14,7 +14,6 @@ use muster_api::view::{
 use muster_bundle::chunk;
 use muster_engine::{Class, Error, Family, Gang};
 use muster_model::JobId;
-use muster_model::account::Role;
 use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::spec::{After, FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
@@ -23,6 +22,7 @@ use tokio::time::timeout;
 
 use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, TheJob};
+use super::limits;
 use super::metrics::add_present;
 use crate::accounts::Caller;
 use crate::core::{DEFAULT_WORKSPACE, Input, Submission, internal};
@@ -57,7 +57,7 @@ pub(super) async fn create(
     let key = idempotency_key(&headers)?.map(|key| own_key(&shared, &caller, key));
     let digest = key.is_some().then(|| digest(&request));
     let mut spec = checked(&shared, &request)?;
-    enter_workspace(&shared, &caller, &request, &mut spec)?;
+    limits::enter(&shared, &caller, &request, &mut spec)?;
     spec.after = name_after(&shared, &caller, std::mem::take(&mut spec.after)).await?;
     let trouble = check_there(&shared, &caller.name, &spec, key.clone()).await?;
     if query.dry_run {
@@ -78,11 +78,12 @@ pub(super) async fn create(
     check_source(&shared, request.source.as_ref()).await?;
     let submission = Submission {
         spec,
-        owner: caller.name,
+        owner: caller.name.clone(),
         bundle: request.bundle,
         source: request.source,
         environment: request.environment,
         idempotency: key.zip(digest),
+        sight: caller.rights.sight(),
     };
     let id = submit(&shared, submission).await?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
@@ -116,67 +117,6 @@ async fn name_after(shared: &Shared, caller: &Caller, after: Vec<After>) -> Resu
 /// Nobody gets somebody else's job for a key that they happen to share.
 fn own_key(shared: &Shared, caller: &Caller, key: String) -> String {
     if shared.accounts.is_some() { format!("{}/{key}", caller.name) } else { key }
-}
-
-/// Which workspace the job is of, whether the caller may run jobs there, and what it says of those that do not say it
-/// themselves.
-fn enter_workspace(
-    shared: &Shared,
-    caller: &Caller,
-    request: &CreateJob,
-    spec: &mut JobSpec,
-) -> Result<(), Problem> {
-    let Some(accounts) = &shared.accounts else { return Ok(()) };
-    let wrong =
-        |field: &str, code, message: String| Problem::fields(vec![FieldError::new(field, code, message)]);
-    accounts.look(|directory| {
-        let name = match &spec.workspace {
-            Some(name) => name.clone(),
-            None => directory.default_workspace(&caller.rights)?,
-        };
-        let role = caller.rights.role(&name);
-        let Some(workspace) = directory.workspace(&name).filter(|_| role.is_some()) else {
-            let message = format!("there is no workspace `{name}`; `muster workspace ls` lists yours");
-            return Err(wrong("workspace", FieldCode::InvalidValue, message));
-        };
-        if role < Some(Role::Member) {
-            let what = format!("you are a viewer of {name}, and viewers run no jobs");
-            return Err(Problem::new(Code::Forbidden, what).hint("one of its leads can make you a member"));
-        }
-        if let Some(priority) = workspace.priority.filter(|_| request.spec.get("priority").is_none()) {
-            spec.priority = priority;
-        }
-        if let Some(longest) = workspace.max_run_time {
-            if let Some(asked) = spec.timeout.filter(|asked| *asked > longest) {
-                let message = format!(
-                    "{} s is more than jobs of {name} may run, {} s",
-                    asked.as_secs(),
-                    longest.as_secs()
-                );
-                return Err(wrong("timeout", FieldCode::OutOfRange, message));
-            }
-            spec.timeout.get_or_insert(longest);
-        }
-        spec.workspace = Some(name);
-        if caller.rights.is_admin() { Ok(()) } else { check_reach(spec) }
-    })
-}
-
-/// A pod can be made to hold anything that its namespace does, other people's storage and the tokens of other jobs included.
-fn check_reach(spec: &JobSpec) -> Result<(), Problem> {
-    let Some(k8s) = &spec.k8s else { return Ok(()) };
-    let beyond = [
-        ("k8s.pod", k8s.pod.is_some()),
-        ("k8s.secrets", !k8s.secrets.is_empty()),
-        ("k8s.service_account", k8s.service_account.is_some()),
-    ];
-    let refused = |(field, _)| {
-        let message = "only an admin sets it where people share a server, as it reaches beyond the job; an admin can set it for \
-                       every job in [k8s] of config.toml";
-        FieldError::new(field, FieldCode::NotSupported, message)
-    };
-    let errors: Vec<FieldError> = beyond.into_iter().filter(|(_, is_set)| *is_set).map(refused).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
 }
 
 /// A server that has just started knows its nodes by what they had the last time. Whoever asks for more than that is looked
@@ -539,14 +479,19 @@ pub(super) async fn read<T: Send + 'static>(
         .unwrap_or_else(|_| Err(Problem::new(Code::Internal, "the request failed")))
 }
 
-/// The one job a selector means.
-pub(super) fn resolve(readers: &Readers, selector: &str, sight: &Sight) -> Result<JobId, Problem> {
+/// The one job a selector means. `own`: who asks, where several people do.
+pub(super) fn resolve(
+    readers: &Readers,
+    selector: &str,
+    sight: &Sight,
+    own: Option<&str>,
+) -> Result<JobId, Problem> {
     let shown: String = selector.chars().take(80).collect();
-    match readers.resolve(selector, sight).map_err(|error| internal(&error))? {
+    match readers.resolve(selector, sight, own).map_err(|error| internal(&error))? {
         Resolution::One(id) => Ok(id),
         Resolution::None if selector == "last" => {
-            Err(Problem::new(Code::JobNotFound, "there are no jobs yet")
-                .hint("`muster run -- COMMAND` makes one"))
+            let what = if own.is_some() { "you have no jobs yet" } else { "there are no jobs yet" };
+            Err(Problem::new(Code::JobNotFound, what).hint("`muster run -- COMMAND` makes one"))
         }
         Resolution::None => {
             let rest = "`muster ps --all` lists them; a name, an id or the beginning of one will do";

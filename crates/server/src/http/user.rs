@@ -18,11 +18,11 @@ use serde_json::json;
 use super::account::{accounts, refuse, token_view};
 use super::describe::{Always, Conflicts, Limited, OnPerson, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
-use crate::accounts::{Caller, Directory, secret, token_id};
+use crate::accounts::{Caller, Directory, no_workspace, secret, token_id};
 use crate::core::{Input, now};
 use crate::state::Shared;
 
-/// As many tokens may one person have.
+/// As many tokens may one person have that are still good; logins are counted apart.
 const TOKENS: usize = 100;
 /// The longest that a token may be good, if it ends at all.
 const LONGEST: u64 = 10 * 366 * 86_400;
@@ -150,7 +150,7 @@ pub(super) async fn change(
     Ok(Json(accounts.look(|directory| view(directory, &user, &caller))))
 }
 
-/// Set a password. Whoever sets their own shows the old one; all other logins of theirs end.
+/// Set a password. Whoever sets their own shows the old one; all other logins of theirs end, and their tokens if that is asked for.
 #[utoipa::path(put, path = "/api/v1/users/{user}/password", tag = "people", operation_id = "set_password",
     params(("user" = String, Path, description = "their name")), request_body = SetPassword,
     responses((status = 204, description = "It is the password from now on."), Always, OnPerson, Reads, Takes, Conflicts, Limited))]
@@ -178,7 +178,8 @@ pub(super) async fn set_password(
     let removes = name.clone();
     let decide = move |directory: &Directory| {
         let user = User { password: Some(hash), ..directory.require_user(&name)?.clone() };
-        let is_other = |token: &&Token| token.name.is_none() && Some(&token.id) != kept.as_ref();
+        let ends = |token: &Token| token.name.is_none() || request.tokens;
+        let is_other = |token: &&Token| ends(token) && Some(&token.id) != kept.as_ref();
         let mut changes: Vec<AccountChange> = directory
             .tokens(&name)
             .filter(is_other)
@@ -230,12 +231,23 @@ pub(super) async fn create_token(
     refuse([JobSpec::check_name(&request.name).err(), wrong_span].into_iter().flatten().collect())?;
     let mut entry = caller.audit("create_token", format!("{user} {}", request.name), "done");
     entry.detail = Some(json!({ "scope": request.scope, "workspace": request.workspace }));
+    let is_admin = caller.rights.is_admin();
     let decide = move |directory: &Directory| {
         let owner = directory.require_user(&user)?;
         if let Some(workspace) = &request.workspace {
             directory.require_workspace(workspace)?;
+            // A token would be good for nothing there, and nobody learns by it what there is.
+            let role = directory.membership(&user, workspace).and_then(|membership| membership.role);
+            if role.is_none() && !owner.is_admin && !is_admin {
+                return Err(no_workspace(workspace));
+            }
         }
-        if directory.tokens(&user).count() >= TOKENS {
+        let now = now();
+        let (over, good): (Vec<&Token>, Vec<&Token>) = directory
+            .tokens(&user)
+            .filter(|token| token.name.is_some())
+            .partition(|token| token.has_expired(now));
+        if good.len() >= TOKENS {
             let what = format!("{user} has {TOKENS} tokens, which are the most");
             return Err(Problem::new(Code::InvalidState, what).hint("`muster token rm` removes some"));
         }
@@ -244,7 +256,7 @@ pub(super) async fn create_token(
             let message = "a token of one workspace is good for `read` or `write`";
             return Err(Problem::fields(vec![FieldError::new("scope", FieldCode::InvalidValue, message)]));
         }
-        let (now, (secret, digest)) = (now(), secret());
+        let (secret, digest) = secret();
         let token = Token {
             id: token_id(),
             user: owner.name.clone(),
@@ -256,7 +268,8 @@ pub(super) async fn create_token(
             expires_at: request.expires_in_s.and_then(|span| now.checked_add(Duration::from_secs(span)).ok()),
         };
         let made = NewToken { secret, token: token_view(&token) };
-        Ok((vec![AccountChange::Token(token)], made))
+        let gone = over.into_iter().map(|token| AccountChange::RemoveToken(token.id.clone()));
+        Ok((gone.chain([AccountChange::Token(token)]).collect(), made))
     };
     let made = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok((StatusCode::CREATED, Json(made)))
@@ -275,6 +288,10 @@ pub(super) async fn rotate_token(
     let entry = caller.audit("rotate_token", format!("{user} {id}"), "done");
     let decide = move |directory: &Directory| {
         let before = directory.token(&user, &id)?;
+        if before.has_expired(now()) {
+            let what = format!("{id} is good no longer, and another secret does not change that");
+            return Err(Problem::new(Code::InvalidState, what).hint("`muster token add` makes a new one"));
+        }
         let (secret, digest) = secret();
         let token = Token { digest, ..before.clone() };
         let made = NewToken { secret, token: token_view(&token) };

@@ -11,14 +11,13 @@ use muster_api::account::{
 use muster_api::problem::{Code, Problem};
 use muster_model::account::{Membership, Role, User, UserState, Workspace, check_name};
 use muster_model::spec::{FieldCode, FieldError, MAX_PRIORITY};
-use muster_store::{AccountChange, JobFilter};
+use muster_store::AccountChange;
 
 use super::account::{accounts, refuse};
 use super::describe::{Always, Conflicts, OnPerson, OnWorkspace, Reads, Takes};
 use super::failure::{Failure, Json, Segment, Segments};
-use super::job::read;
 use crate::accounts::{Caller, Directory};
-use crate::core::{DEFAULT_WORKSPACE, internal, now};
+use crate::core::{DEFAULT_WORKSPACE, now};
 use crate::state::Shared;
 
 /// The longest time that can be asked for: a year.
@@ -113,13 +112,6 @@ pub(super) async fn remove(
         let what = format!("{DEFAULT_WORKSPACE} is the workspace of jobs that name none, and stays");
         return Err(Problem::new(Code::InvalidState, what).into());
     }
-    let filter = JobFilter { workspace: Some(name.clone()), ..JobFilter::default() };
-    let jobs =
-        read(&shared, move |readers| readers.jobs(&filter, 1).map_err(|error| internal(&error))).await?;
-    if let Some(job) = jobs.first() {
-        let what = format!("{name} has jobs, {} among them, which nobody would see any more", job.id);
-        return Err(Problem::new(Code::InUse, what).hint("`muster rm` removes jobs that are over").into());
-    }
     let entry = caller.audit("remove_workspace", name.clone(), "done");
     let decide = move |directory: &Directory| {
         directory.require_workspace(&name)?;
@@ -196,9 +188,11 @@ pub(super) async fn remove_member(
 }
 
 /// Ask to become a member of a workspace; its leads decide.
+///
+/// The answer is the same whether or not there is such a workspace.
 #[utoipa::path(post, path = "/api/v1/workspaces/{workspace}/requests", tag = "people", operation_id = "ask_to_join",
     params(("workspace" = String, Path, description = "its name")),
-    responses((status = 202, description = "Its leads decide."), Always, OnWorkspace, Conflicts))]
+    responses((status = 202, description = "Its leads decide."), Always, OnPerson, Conflicts))]
 pub(super) async fn ask_to_join(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -208,12 +202,13 @@ pub(super) async fn ask_to_join(
     let entry = caller.audit("ask_to_join", workspace.clone(), "done");
     let name = caller.name.clone();
     let decide = move |directory: &Directory| {
-        directory.require_workspace(&workspace)?;
         directory.require_user(&name)?;
-        let known = directory.membership(&name, &workspace);
+        let is_there = directory.workspace(&workspace).is_some();
+        let is_known = directory.membership(&name, &workspace).is_some();
         let asks = Membership { workspace, user: name, role: None, since: now() };
         // Who is something there already, or has asked, has nothing to ask for.
-        Ok((if known.is_some() { Vec::new() } else { vec![AccountChange::Membership(asks)] }, ()))
+        let changes = if is_there && !is_known { vec![AccountChange::Membership(asks)] } else { Vec::new() };
+        Ok((changes, ()))
     };
     accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(StatusCode::ACCEPTED)

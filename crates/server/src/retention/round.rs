@@ -32,6 +32,8 @@ pub(crate) async fn collect(shared: &Arc<Shared>, dry_run: bool) -> Result<GcRep
     let mut report = GcReport { dry_run, ..GcReport::default() };
     let nodes = if dry_run { None } else { Some(ask_nodes(shared).await?) };
     if !dry_run {
+        super::people::audit(shared).await?;
+        super::people::expired(shared).await?;
         remove_strays(shared).await?;
     }
     measure_logs(shared).await?;
@@ -202,7 +204,7 @@ fn home(shared: &Shared) -> &std::path::Path {
     std::path::Path::new(&shared.home)
 }
 
-async fn read<T: Send + 'static>(
+pub(super) async fn read<T: Send + 'static>(
     shared: &Shared,
     work: impl FnOnce(&Readers) -> muster_store::Result<T> + Send + 'static,
 ) -> Result<T, Problem> {

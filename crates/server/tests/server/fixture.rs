@@ -12,7 +12,7 @@ use muster_api::model::{BundleId, ChunkId};
 use muster_api::view::{CreateJob, PutBundle};
 use muster_bundle::chunk::{self, Encoder};
 use muster_engine::local::{self, Local};
-use muster_server::{Engines, Keep, Listen, Options};
+use muster_server::{Engines, Entrance, Keep, Listen, Options};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -38,8 +38,13 @@ impl Server {
 
     /// One that people have accounts on, besides the socket also at a port.
     pub async fn with_accounts(dir: TempDir) -> Self {
+        Self::with_entrance(dir, true, Keep::default()).await
+    }
+
+    /// The same, where people may sign up or not, and what it keeps.
+    pub async fn with_entrance(dir: TempDir, sign_up: bool, keep: Keep) -> Self {
         let change = |options: Options| Options {
-            accounts: Some(Duration::from_secs(3600)),
+            accounts: Some(Entrance { login: Duration::from_secs(3600), sign_up }),
             listen: Listen::Tcp("127.0.0.1:0".into()),
             ..options
         };
@@ -49,8 +54,7 @@ impl Server {
             arguments: Vec::new(),
             binary: || None,
         };
-        Self::run(dir, Engines::new(vec![Arc::new(Local::new(node))]), Keep::default(), Vec::new(), change)
-            .await
+        Self::run(dir, Engines::new(vec![Arc::new(Local::new(node))]), keep, Vec::new(), change).await
     }
 
     pub async fn with(dir: TempDir, engines: Engines, keep: Keep, pools: Vec<PoolSpec>) -> Self {

@@ -6,6 +6,8 @@ mod bundles;
 mod delegating;
 mod fixture;
 mod link;
+mod people;
 mod pools;
 mod speaking;
+mod team;
 mod walls;

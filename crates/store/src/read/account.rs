@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use muster_model::Timestamp;
 use muster_model::account::{Membership, Token, User, Workspace};
 use rusqlite::{Connection, Result, Row, params};
 
 use super::Readers;
 use crate::change::NewAudit;
 use crate::error::{self, doing};
-use crate::row::{Columns, count};
+use crate::row::{Columns, count, time};
 
 const USERS: &str = "SELECT name, state, admin, password, account, created_at FROM user ORDER BY name";
 const WORKSPACES: &str = "SELECT name, priority, max_run_time, created_at FROM workspace ORDER BY name";
@@ -17,6 +18,8 @@ const TOKENS: &str = "SELECT id, user, name, digest, scope, workspace, created_a
 const AUDIT: &str = "
     SELECT seq, at, user, token, address, operation, target, outcome, detail FROM audit
     WHERE seq < ?1 AND (?2 IS NULL OR user = ?2) AND (?3 IS NULL OR operation = ?3) ORDER BY seq DESC LIMIT ?4";
+
+const AUDIT_BEFORE: &str = "SELECT count(*) FROM audit WHERE at < ?1";
 
 /// Everybody, and everything they are known by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -62,6 +65,17 @@ impl Readers {
     pub fn audit(&self, filter: &AuditFilter, limit: u32) -> error::Result<Vec<AuditRow>> {
         let reader = self.reader()?;
         audit(&reader, filter, limit).map_err(doing("read the audit log"))
+    }
+
+    /// How much of it is from before a moment.
+    pub fn audit_before(&self, before: Timestamp) -> error::Result<u64> {
+        let reader = self.reader()?;
+        let counted = |connection: &Connection| {
+            connection
+                .prepare_cached(AUDIT_BEFORE)?
+                .query_row([time(before)], |row| Columns::new(row).count())
+        };
+        counted(&reader).map_err(doing("read the audit log"))
     }
 }
 

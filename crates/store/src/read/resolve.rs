@@ -27,49 +27,74 @@ const MOST_CANDIDATES: usize = 10;
 impl Readers {
     /// The job meant by `last`, an id, a beginning of an id that starts with `job_`, a name (the newest job of that
     /// name that is not over, else the newest), or a beginning of an id without `job_`, tried in this order: a name
-    /// someone chose is meant before the letters an id happens to begin with. What is out of sight is not there.
-    pub fn resolve(&self, selector: &str, sight: &Sight) -> error::Result<Resolution> {
+    /// someone chose is meant before the letters an id happens to begin with. What is out of sight is not there. Where several
+    /// people share a server, `own` is who asks: `last` is a job of theirs, and so is a name that they have a job of.
+    pub fn resolve(&self, selector: &str, sight: &Sight, own: Option<&str>) -> error::Result<Resolution> {
         let reader = self.reader()?;
-        resolve(&reader, selector, sight).map_err(doing("find a job"))
+        resolve(&reader, selector, sight, own).map_err(doing("find a job"))
     }
 }
 
-fn resolve(connection: &Connection, selector: &str, sight: &Sight) -> Result<Resolution> {
+fn resolve(connection: &Connection, selector: &str, sight: &Sight, own: Option<&str>) -> Result<Resolution> {
     if selector == "last" {
-        let id = newest(connection, None, "", sight)?;
+        let id = Wanted { name: None, owner: own, sight }.newest(connection, "")?;
         return Ok(id.map_or(Resolution::None, Resolution::One));
     }
     if selector.starts_with(JobId::PREFIX) {
         return by_prefix(connection, selector, sight);
     }
-    match by_name(connection, selector, sight)? {
+    match by_name(connection, selector, sight, own)? {
         Some(id) => Ok(Resolution::One(id)),
         None => by_prefix(connection, &format!("{}{selector}", JobId::PREFIX), sight),
     }
 }
 
-fn by_name(connection: &Connection, name: &str, sight: &Sight) -> Result<Option<JobId>> {
+fn by_name(connection: &Connection, name: &str, sight: &Sight, own: Option<&str>) -> Result<Option<JobId>> {
     let unfinished = words(State::ALL.iter().filter(|state| !state.is_terminal()));
     let transaction = connection.unchecked_transaction()?;
-    match newest(&transaction, Some(name), &format!("+state IN ({unfinished})"), sight)? {
-        Some(id) => Ok(Some(id)),
-        None => newest(&transaction, Some(name), "", sight),
+    // Somebody's own first; then anybody's.
+    for owner in own.map(Some).into_iter().chain([None]) {
+        let wanted = Wanted { name: Some(name), owner, sight };
+        for fits in [format!("+state IN ({unfinished})"), String::new()] {
+            if let Some(id) = wanted.newest(&transaction, &fits)? {
+                return Ok(Some(id));
+            }
+        }
     }
+    Ok(None)
 }
 
-/// The newest job of a name, or of all, that fits.
-fn newest(connection: &Connection, name: Option<&str>, fits: &str, sight: &Sight) -> Result<Option<JobId>> {
-    let mut parameters: Vec<Value> = name.map(|name| Value::from(name.to_owned())).into_iter().collect();
-    let named = name.map(|_| "name = ?1".to_owned());
-    let fits = Some(fits.to_owned()).filter(|fits| !fits.is_empty());
-    // The index of a workspace begins with it; the one of a name is better, where one is given.
-    let column = if name.is_some() { "+workspace" } else { "workspace" };
-    let seen = sight.condition(column, &mut parameters);
-    let conditions: Vec<String> = [named, fits, seen].into_iter().flatten().collect();
-    let filter =
-        if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
-    let sql = format!("SELECT id FROM job {filter} ORDER BY seq DESC LIMIT 1");
-    connection.prepare_cached(&sql)?.query_row(params_from_iter(parameters), read_id).optional()
+/// Jobs of a name or of all, of a person or of all, as far as they can be seen.
+struct Wanted<'a> {
+    name: Option<&'a str>,
+    owner: Option<&'a str>,
+    sight: &'a Sight,
+}
+
+impl Wanted<'_> {
+    /// The newest of them that fits.
+    fn newest(&self, connection: &Connection, fits: &str) -> Result<Option<JobId>> {
+        // One index is used, the narrowest: that of a name, of a person, of a workspace.
+        let (owner, workspace) = match (self.name, self.owner) {
+            (Some(_), _) => ("+owner", "+workspace"),
+            (None, Some(_)) => ("owner", "+workspace"),
+            (None, None) => ("owner", "workspace"),
+        };
+        let mut parameters: Vec<Value> = Vec::new();
+        let mut conditions = Vec::new();
+        for (column, value) in [("name", self.name), (owner, self.owner)] {
+            if let Some(value) = value {
+                parameters.push(Value::from(value.to_owned()));
+                conditions.push(format!("{column} = ?{}", parameters.len()));
+            }
+        }
+        conditions.extend(Some(fits.to_owned()).filter(|fits| !fits.is_empty()));
+        conditions.extend(self.sight.condition(workspace, &mut parameters));
+        let filter =
+            if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
+        let sql = format!("SELECT id FROM job {filter} ORDER BY seq DESC LIMIT 1");
+        connection.prepare_cached(&sql)?.query_row(params_from_iter(parameters), read_id).optional()
+    }
 }
 
 fn by_prefix(connection: &Connection, prefix: &str, sight: &Sight) -> Result<Resolution> {

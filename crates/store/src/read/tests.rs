@@ -140,6 +140,32 @@ fn plan(store: &Fixture, sql: &str, parameters: Vec<rusqlite::types::Value>) -> 
 }
 
 #[test]
+fn the_last_job_is_ones_own_and_so_is_a_name_that_one_has() {
+    let mut store = Fixture::new();
+    let jobs = [
+        (1, "train", "ada"),
+        (2, "train", "bob"),
+        (3, "eval", "bob"),
+        (4, "tune", "ada"),
+        (5, "eval", "eve"),
+    ];
+    let ids = jobs
+        .map(|(number, name, owner)| store.add(NewJob { owner: owner.into(), ..named(number, name) }).job.id);
+    let resolve =
+        |selector: &str, own: &str| store.readers.resolve(selector, &Sight::All, Some(own)).unwrap();
+    let one = |number: usize| Resolution::One(ids[number - 1].clone());
+    assert_eq!([resolve("last", "ada"), resolve("last", "bob")], [one(4), one(3)]);
+    assert_eq!(resolve("last", "nobody"), Resolution::None);
+    assert_eq!(
+        [resolve("train", "ada"), resolve("train", "bob"), resolve("eval", "bob")],
+        [one(1), one(2), one(3)]
+    );
+    assert_eq!(resolve("eval", "ada"), one(5), "whoever has none of it means the newest");
+    let own = Sight::Workspaces(["elsewhere".to_owned()].into());
+    assert_eq!(store.readers.resolve("last", &own, Some("ada")).unwrap(), Resolution::None);
+}
+
+#[test]
 fn what_is_out_of_sight_is_not_there() {
     let mut store = Fixture::new();
     let in_workspace =
@@ -167,7 +193,7 @@ fn what_is_out_of_sight_is_not_there() {
     let many: Vec<String> = (0..300).map(|number| format!("w{number}")).chain(["ops".to_owned()]).collect();
     assert_eq!(listed(&Sight::Workspaces(many.into_iter().collect()), &[]), [3]);
 
-    let resolve = |selector: &str, names: &[&str]| store.readers.resolve(selector, &of(names)).unwrap();
+    let resolve = |selector: &str, names: &[&str]| store.readers.resolve(selector, &of(names), None).unwrap();
     assert_eq!(resolve("last", &["nlp"]), Resolution::One(ids[3].clone()));
     assert_eq!(resolve("last", &["none"]), Resolution::None);
     assert_eq!(resolve("train", &["nlp"]), Resolution::One(ids[0].clone()));
@@ -200,7 +226,7 @@ fn lists_of_many_jobs_use_an_index() {
         (all.clone(), "SEARCH job USING INTEGER PRIMARY KEY (rowid<?)", false),
         (
             JobFilter { owner: Some("ada".into()), ..all.clone() },
-            "USING INTEGER PRIMARY KEY (rowid<?)",
+            "USING INDEX job_owner (owner=? AND seq<?)",
             false,
         ),
         (
@@ -253,7 +279,8 @@ fn only_unfinished_jobs_are_loaded_in_order_and_share_their_spec() {
 #[test]
 fn a_selector_finds_the_job_a_person_means() {
     let mut store = Fixture::new();
-    let resolve = |store: &Fixture, selector: &str| store.readers.resolve(selector, &Sight::All).unwrap();
+    let resolve =
+        |store: &Fixture, selector: &str| store.readers.resolve(selector, &Sight::All, None).unwrap();
     for nothing in ["last", "train", "job_0"] {
         assert_eq!(resolve(&store, nothing), Resolution::None);
     }

@@ -1,5 +1,6 @@
 //! People, workspaces, tokens, and the log of what was done.
 
+use muster_model::Timestamp;
 use muster_model::account::{Membership, Token, User, Workspace};
 use rusqlite::{Result, Transaction, params};
 
@@ -27,6 +28,13 @@ const AUDIT: &str = "
     INSERT INTO audit (at, user, token, address, operation, target, outcome, detail)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
+/// What nobody has said of stays; the database sees to it as well.
+const REMOVE_AUDIT: &str = "
+    DELETE FROM audit WHERE seq IN (
+        SELECT seq FROM audit
+        WHERE at < ?1 AND seq < (SELECT max(seq) FROM audit WHERE operation = 'remove_audit')
+        ORDER BY at LIMIT ?2)";
+
 pub(super) fn write(transaction: &Transaction, change: &AccountChange) -> Result<()> {
     match change {
         AccountChange::User(user) => put_user(transaction, user),
@@ -42,7 +50,12 @@ pub(super) fn write(transaction: &Transaction, change: &AccountChange) -> Result
     }
 }
 
-/// Writes down that something was done. There is no way to change or remove it.
+/// Removes the oldest entries from before a moment.
+pub(super) fn remove_audit(transaction: &Transaction, before: Timestamp, limit: u32) -> Result<()> {
+    execute(transaction, REMOVE_AUDIT, params![time(before), limit])
+}
+
+/// Writes down that something was done. There is no way to change it.
 pub(super) fn audit(transaction: &Transaction, row: &NewAudit) -> Result<()> {
     let detail = optional_json(row.detail.as_ref())?;
     let NewAudit { at, user, token, address, operation, target, outcome, .. } = row;
@@ -176,5 +189,30 @@ mod tests {
         let before = AuditFilter { before: Some(read[0].seq), ..filter };
         assert_eq!(store.readers.audit(&before, 10).unwrap().len(), 1);
         assert_eq!(read[0].entry, row("ada", "c"));
+    }
+
+    #[test]
+    fn old_entries_go_only_after_an_entry_that_says_so() {
+        let mut store = Fixture::new();
+        let row = |second: i64| NewAudit { at: at(second), ..NewAudit::removal(at(0), at(0), 0) };
+        let row = |second: i64| NewAudit { operation: "stop_job".into(), detail: None, ..row(second) };
+        let rows: Vec<Change> = (1..=9).map(|second| Change::Audit(row(second))).collect();
+        store.writer.commit(&rows).unwrap();
+        let left = |store: &Fixture| store.readers.audit(&AuditFilter::default(), 100).unwrap().len();
+        let remove = |before: i64, limit| Change::RemoveAudit { before: at(before), limit };
+        store.writer.commit(&[remove(5, 100)]).unwrap();
+        assert_eq!(left(&store), 9, "nobody has said so");
+        assert_eq!(store.readers.audit_before(at(5)).unwrap(), 4);
+        let said = Change::Audit(NewAudit::removal(at(20), at(5), 4));
+        store.writer.commit(&[said, remove(5, 3)]).unwrap();
+        assert_eq!(left(&store), 7);
+        store.writer.commit(&[remove(5, 3)]).unwrap();
+        assert_eq!(left(&store), 6, "the four, and one that says so");
+        // Younger ones stay, whatever is asked for.
+        store.writer.commit(&[remove(8, 100)]).unwrap_err();
+        let path = store.dir.path().join(crate::store::Store::FILE);
+        let error = rusqlite::Connection::open(path).unwrap().execute_batch("DELETE FROM audit").unwrap_err();
+        assert!(error.to_string().contains("append-only"), "{error}");
+        assert_eq!(left(&store), 6);
     }
 }

@@ -39,8 +39,11 @@ def find(
     """What was asked for, else what variables say, else the context in use; none for the private server."""
     variable = os.environ.get
     address = server or (None if context else variable("MUSTER_SERVER"))
+    # A token in the environment is for the server that the environment names, and for no other.
+    meant = variable("MUSTER_SERVER") or variable("MUSTER_CONTEXT")
     if address:
-        return _place(address, token or variable("MUSTER_TOKEN"), fingerprint or variable("MUSTER_FINGERPRINT"))
+        given = variable("MUSTER_TOKEN") if meant in (None, "", address) else None
+        return _place(address, token or given, fingerprint or variable("MUSTER_FINGERPRINT"))
     known = _contexts(home)
     name = context or variable("MUSTER_CONTEXT") or known.get("current") or LOCAL
     if name == LOCAL:
@@ -48,10 +51,10 @@ def find(
     one = known.get("contexts", {}).get(name)
     if one is None:
         raise Error(f"there is no context `{name}`", code="no_such_context", hint="`muster context ls` lists them")
-    # Variables are for a server that a variable names; a context lacks them at most.
+    given = variable("MUSTER_TOKEN") if name == variable("MUSTER_CONTEXT") else None
     is_tls = one["url"].startswith("https://")
     pinned = fingerprint or one.get("fingerprint") or (variable("MUSTER_FINGERPRINT") if is_tls else None)
-    return _place(one["url"], token or one.get("token") or variable("MUSTER_TOKEN"), pinned)
+    return _place(one["url"], token or one.get("token") or given, pinned)
 
 
 def environment(place: Place | None) -> dict[str, str]:

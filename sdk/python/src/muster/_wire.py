@@ -869,6 +869,7 @@ class SetPassword(TypedDict):
 
     old: NotRequired[str | None]
     password: str
+    tokens: NotRequired[bool]
 
 
 class SignUp(TypedDict):

@@ -578,6 +578,7 @@ impl Core {
             source: None,
             environment: None,
             idempotency: None,
+            sight: muster_store::Sight::All,
         };
         let mut batch = Batch::default();
         self.handle(Input::Submit(Box::new(submission), reply), &mut batch, now());
@@ -658,6 +659,7 @@ fn many_jobs_are_handed_over_in_their_order_some_at_a_time() {
             source: None,
             environment: None,
             idempotency: None,
+            sight: muster_store::Sight::All,
         };
         Input::Submit(Box::new(submission), oneshot::channel().0)
     });

@@ -278,6 +278,7 @@ async fn job_with_a_missing_end(shared: &Shared) -> (JobId, mpsc::Receiver<muste
         source: None,
         environment: None,
         idempotency: None,
+        sight: muster_store::Sight::All,
     };
     let job = shared.core.ask(|reply| Input::Submit(Box::new(submission), reply)).await.unwrap();
     let task = AttemptId { job: job.clone(), number: 1 }.task(0);

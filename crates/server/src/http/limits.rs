@@ -1,0 +1,144 @@
+//! Which workspace a job is of, and what it may ask for there: where people share a server, before the core sees it.
+
+use std::time::Duration;
+
+use muster_api::problem::{Code, Problem};
+use muster_api::view::CreateJob;
+use muster_model::account::{Role, Workspace};
+use muster_model::spec::{DEFAULT_PRIORITY, FieldCode, FieldError, JobSpec};
+
+use crate::accounts::Caller;
+use crate::state::Shared;
+
+/// Which workspace the job is of, whether the caller may run jobs there, and what it says of those that do not say it
+/// themselves.
+pub(super) fn enter(
+    shared: &Shared,
+    caller: &Caller,
+    request: &CreateJob,
+    spec: &mut JobSpec,
+) -> Result<(), Problem> {
+    let Some(accounts) = &shared.accounts else { return Ok(()) };
+    let (workspace, role) = accounts.look(|directory| {
+        let name = match &spec.workspace {
+            Some(name) => name.clone(),
+            None => directory.default_workspace(&caller.rights)?,
+        };
+        match directory.workspace(&name).cloned().zip(caller.rights.role(&name)) {
+            Some(found) => Ok(found),
+            None => {
+                let message = format!("there is no workspace `{name}`; `muster workspace ls` lists yours");
+                Err(wrong("workspace", FieldCode::InvalidValue, message))
+            }
+        }
+    })?;
+    if role < Role::Member {
+        let what = format!("you are a viewer of {}, and viewers run no jobs", workspace.name);
+        return Err(Problem::new(Code::Forbidden, what).hint("one of its leads can make you a member"));
+    }
+    let says_priority = request.spec.get("priority").is_some_and(|priority| !priority.is_null());
+    keep_within(&workspace, role, says_priority, spec)?;
+    spec.workspace = Some(workspace.name);
+    if caller.rights.is_admin() { Ok(()) } else { check_reach(spec) }
+}
+
+/// What a workspace gives to a job that does not say, and the most that it may say. A lead, who says what that is, may go beyond
+/// the priority; the time is everybody's.
+fn keep_within(
+    workspace: &Workspace,
+    role: Role,
+    says_priority: bool,
+    spec: &mut JobSpec,
+) -> Result<(), Problem> {
+    let Workspace { name, priority, max_run_time, .. } = workspace;
+    let highest = priority.unwrap_or(DEFAULT_PRIORITY);
+    if !says_priority {
+        spec.priority = highest;
+    }
+    if spec.priority > highest && role < Role::Lead {
+        let message = format!(
+            "{} is more than members of {name} may ask for, {highest}; one of its leads may, or can raise it: `muster workspace set`",
+            spec.priority
+        );
+        return Err(wrong("priority", FieldCode::OutOfRange, message));
+    }
+    let Some(longest) = *max_run_time else { return Ok(()) };
+    if let Some(asked) = spec.timeout.filter(|asked| *asked > longest) {
+        let seconds = |span: Duration| span.as_secs_f64();
+        let message =
+            format!("{} s is more than jobs of {name} may run, {} s", seconds(asked), seconds(longest));
+        return Err(wrong("timeout", FieldCode::OutOfRange, message));
+    }
+    spec.timeout.get_or_insert(longest);
+    Ok(())
+}
+
+/// A pod can be made to hold anything that its namespace does, other people's storage and the tokens of other jobs included.
+fn check_reach(spec: &JobSpec) -> Result<(), Problem> {
+    let Some(k8s) = &spec.k8s else { return Ok(()) };
+    let beyond = [
+        ("k8s.pod", k8s.pod.is_some()),
+        ("k8s.secrets", !k8s.secrets.is_empty()),
+        ("k8s.service_account", k8s.service_account.is_some()),
+    ];
+    let refused = |(field, _)| {
+        let message = "only an admin sets it where people share a server, as it reaches beyond the job; an admin can set it for \
+                       every job in [k8s] of config.toml";
+        FieldError::new(field, FieldCode::NotSupported, message)
+    };
+    let errors: Vec<FieldError> = beyond.into_iter().filter(|(_, is_set)| *is_set).map(refused).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
+}
+
+fn wrong(field: &str, code: FieldCode, message: String) -> Problem {
+    Problem::fields(vec![FieldError::new(field, code, message)])
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_model::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(priority: u32, timeout: Option<&str>) -> JobSpec {
+        JobSpec::from_value(json!({ "command": ["true"], "priority": priority, "timeout": timeout })).unwrap()
+    }
+
+    fn workspace(priority: Option<u32>, hours: Option<u64>) -> Workspace {
+        let max_run_time = hours.map(|hours| Duration::from_secs(hours * 3600));
+        Workspace { name: "nlp".into(), priority, max_run_time, created_at: Timestamp::UNIX_EPOCH }
+    }
+
+    fn field(workspace: &Workspace, role: Role, mut spec: JobSpec) -> Option<String> {
+        let refused = keep_within(workspace, role, true, &mut spec).err()?;
+        Some(refused.errors[0].field.clone())
+    }
+
+    #[test]
+    fn a_member_asks_for_no_more_than_the_workspace_gives() {
+        for (given, highest) in [(Some(600), 600), (None, DEFAULT_PRIORITY), (Some(100), 100)] {
+            let workspace = workspace(given, None);
+            let asks = |role, priority| field(&workspace, role, spec(priority, None));
+            assert_eq!(asks(Role::Member, highest), None);
+            assert_eq!(asks(Role::Member, 0), None, "less is anybody's to ask for");
+            assert_eq!(asks(Role::Member, highest + 1).as_deref(), Some("priority"));
+            assert_eq!(asks(Role::Lead, 1000), None);
+            let mut silent = spec(DEFAULT_PRIORITY, None);
+            keep_within(&workspace, Role::Member, false, &mut silent).unwrap();
+            assert_eq!(silent.priority, highest);
+        }
+    }
+
+    #[test]
+    fn nobody_asks_for_more_time_than_the_workspace_gives() {
+        let workspace = workspace(None, Some(1));
+        for role in [Role::Member, Role::Lead] {
+            assert_eq!(field(&workspace, role, spec(0, Some("3601s"))).as_deref(), Some("timeout"));
+            assert_eq!(field(&workspace, role, spec(0, Some("1h"))), None);
+        }
+        let mut silent = spec(0, None);
+        keep_within(&workspace, Role::Member, true, &mut silent).unwrap();
+        assert_eq!(silent.timeout, Some(Duration::from_secs(3600)));
+    }
+}
