@@ -336,6 +336,11 @@ impl Becoming {
                 return Err("its limits cannot be set\n");
             }
         }
+        // What root's own session may hold is nothing for anybody else. Where the kernel has no keys there is nothing to leave.
+        // SAFETY: a system call without memory of ours.
+        unsafe {
+            libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<libc::c_char>())
+        };
         // This thread is all there is of the process.
         set_thread_groups(&self.groups)
             .and_then(|()| set_thread_res_gid(self.gid, self.gid, self.gid))

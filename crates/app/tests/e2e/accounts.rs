@@ -208,9 +208,10 @@ fn what_start_up_files_say_or_leave_binds_nobody() {
     wait_for("an end of what they have left", || host.processes_with("sleep 7654321").is_empty());
 
     // An account that nobody logs in to has what the machine gives, and so has one whose shell never answers.
-    host.run("echo 'sleep 7654321' > /home/bob/.bash_profile");
-    host.run("useradd -m -s /usr/sbin/nologin service && chmod 700 /home/service");
-    assert_eq!(bob.line(&[], "echo $USER $(umask) $(ulimit -Sn) $SAW"), "bob 0022 2000\n");
+    host.run("useradd -m -s /bin/bash dan && echo 'sleep 7654321' > /home/dan/.bash_profile");
+    host.run("useradd -m -s /usr/sbin/nologin service && chmod 700 /home/service /home/dan");
+    team.home.ok(["user", "set", "bob", "--account", "dan"]);
+    assert_eq!(bob.line(&[], "echo $USER $(umask) $(ulimit -Sn)"), "dan 0022 2000\n");
     team.home.ok(["user", "set", "bob", "--account", "service"]);
     let log = bob.line(&[], "echo $USER $HOME $SHELL $(umask) $(ulimit -Sn) $(ulimit -Hn)");
     assert_eq!(log, "service /home/service /usr/sbin/nologin 0022 2000 4000\n");
@@ -221,7 +222,9 @@ fn what_start_up_files_say_or_leave_binds_nobody() {
     team.home.ok(["user", "set", "bob", "--account", "carl"]);
     let refused = bob.run(&["run", "--on", "ssh/gpu", "--", "true"]);
     assert_ne!(refused.code(), 0);
-    for word in ["the limits of the account `carl` cannot be had", "runuser: ", "`runuser -u carl -- /bin/cat`"] {
+    for word in
+        ["the limits of the account `carl` cannot be had", "runuser: ", "`runuser -u carl -- /bin/cat`"]
+    {
         assert!(refused.err().contains(word), "{word}: {}", refused.err());
     }
     team.stop();
