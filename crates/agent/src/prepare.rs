@@ -16,6 +16,7 @@ use crate::account::{self, Person};
 use crate::bulk::Bulk;
 use crate::bundle::{self, Cache, Key, Tree, copy_tree};
 use crate::files::Reader;
+use crate::login::Login;
 use crate::record::{Ended, Found, Record, TaskDir};
 use crate::task::{self, Waiting};
 use crate::{Overlays, disk, environment, volume};
@@ -75,6 +76,8 @@ pub(crate) struct Means {
     pub(crate) overlays: Overlays,
     /// The binary that supervises.
     pub(crate) exe: PathBuf,
+    /// What logins are given.
+    pub(crate) login: Arc<Login>,
 }
 
 /// Prepare a task, or find that it was.
@@ -127,6 +130,8 @@ fn prepare_at_hand(
         let made = volume::make(volume, person.as_ref());
         made.map_err(|why| Error::Volume { name: volume.name.clone(), why })?;
     }
+    // The launch will want to know, and then everybody waits for it.
+    means.login.ask_ahead(person.as_ref());
     let (exe, supervised) = (means.exe.clone(), dir.clone());
     // Only now, since what was asked for is on disk before any process is started for it. Nobody waits for it before the
     // launch.

@@ -41,6 +41,7 @@ use crate::dialer::Dialer;
 use crate::files::Reader;
 use crate::identity::{Agent, Identity};
 use crate::leftover::Left;
+use crate::login::Login;
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
 use crate::watcher::{Changes, Watcher};
@@ -195,7 +196,8 @@ impl Service {
         };
         let tenancy = options.tenure.as_ref().map(|tenure| Tenancy::new(tenure, false));
         let seed = getrandom::u64().map_err(io::Error::other)?;
-        let means = Means { cache, bulk, reader, overlays, exe: options.exe.clone() };
+        let login = Arc::new(Login::new(options.tree, options.login));
+        let means = Means { cache, bulk, reader, overlays, exe: options.exe.clone(), login };
         let taken = tenancy.as_ref().map(|tenancy| tenancy.taken.clone());
         let hands = Hands::new(options, tasks_dir, means, &devices, taken);
         let sampling = Sampling::new(options.measure_every, &devices);

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 
 use crate::account::{self, Person};
 use crate::bundle::Cache;
-use crate::login::Login;
+use crate::login::{self, Given, Login};
 use crate::peers::Way;
 use crate::prepare::directory;
 use crate::record::{Record, TaskDir};
@@ -38,6 +38,8 @@ pub(crate) enum Error {
     Tree(#[from] Unavailable),
     #[error(transparent)]
     Account(#[from] account::Error),
+    #[error(transparent)]
+    Login(#[from] login::Error),
     #[error("the files around it cannot be made")]
     Stage(#[source] io::Error),
     #[error("it cannot be started")]
@@ -59,7 +61,7 @@ impl Error {
             }
             Error::Peers(muster_ssh::gang::Error::Io(source)) => disk::is_full(source),
             Error::Start(_) | Error::Tree(_) | Error::Peers(_) => false,
-            Error::Account(_) | Error::Withheld(_) => false,
+            Error::Account(_) | Error::Login(_) | Error::Withheld(_) => false,
         }
     }
 }
@@ -71,10 +73,8 @@ pub(crate) struct Means {
     pub(crate) tree: Preference,
     pub(crate) devices: Vec<Device>,
     pub(crate) cache: Arc<Cache>,
-    /// Where tasks have the variables of a login.
-    pub(crate) login: Option<Arc<Login>>,
-    /// What logins of other accounts are given.
-    pub(crate) accounts: Arc<Login>,
+    /// What logins are given.
+    pub(crate) login: Arc<Login>,
     /// The variables of a place that is lent.
     pub(crate) lent: Option<Arc<BTreeMap<String, String>>>,
 }
@@ -102,6 +102,8 @@ pub(crate) fn start(
         return Ok((None, None));
     }
     let person = account::of(record.prepare.account.as_deref())?;
+    // It was asked ahead. Before anything is made for the task: who is refused here leaves nothing.
+    let given = means.login.given(person.as_ref())?;
     let stage = Stage::make(&dir.contract(), launch, &record.prepare.volumes, person.as_ref());
     let stage = stage.map_err(Error::Stage)?;
     let way = match &launch.peers {
@@ -121,8 +123,9 @@ pub(crate) fn start(
         None => Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?,
     };
     secret::make(dir.path(), &launch.secrets, person.as_ref()).map_err(Error::Secrets)?;
+    let who = Who { person, given };
     let launch =
-        supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone(), person) };
+        supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone(), who) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
             let supervisor = tree::Process::of(Pid::from_child(&spawned.child)).ok();
@@ -151,6 +154,12 @@ fn give(
     }
 }
 
+/// Whom a task runs as, and what a login of theirs is given. Nobody is the agent's own account.
+struct Who {
+    person: Option<Person>,
+    given: Given,
+}
+
 fn launch_of(
     dir: &TaskDir,
     record: &Record,
@@ -158,7 +167,7 @@ fn launch_of(
     means: &Means,
     way: Option<Way>,
     tree: Tree,
-    person: Option<Person>,
+    Who { person, given }: Who,
 ) -> supervisor::Launch {
     let prepare = &record.prepare;
     let id = prepare.task.to_string();
@@ -176,9 +185,6 @@ fn launch_of(
     let command = Step { kind: StepKind::Command, argv };
     let mut env = launch.env.clone();
     env.extend(own_env);
-    // Where it runs as somebody else, that is who has logged in.
-    let login = person.is_some().then_some(&means.accounts).or(means.login.as_ref());
-    let given = login.map(|login| login.given(person.as_ref())).unwrap_or_default();
     for (name, value) in given.variables {
         env.entry(name).or_insert(value);
     }
@@ -218,9 +224,8 @@ fn launch_of(
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,
         stop_signal: launch.stop_signal,
-        // What the agent may have, its own tasks may.
-        umask: given.umask.filter(|_| person.is_some()),
-        limits: if person.is_some() { given.limits } else { Vec::new() },
+        umask: given.umask,
+        limits: given.limits,
         seen: if person.is_some() { seen(dir, means, previous, record) } else { Vec::new() },
         person,
         task: id,
@@ -282,7 +287,7 @@ pub(crate) async fn gone(watch: Watch) -> io::Result<()> {
 }
 
 /// Leave no zombies. All children of this process are supervisors, also those that it has from the binary it was before
-/// an upgrade, and how they ended is written elsewhere.
+/// an upgrade, and what it asks about logins; how they ended is written elsewhere, or nobody wants to know.
 pub(crate) fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }

@@ -96,12 +96,11 @@ impl Hands {
             tree: options.tree,
             devices: devices.to_vec(),
             cache: Arc::clone(&means.cache),
-            login: options.login.then(Arc::default),
-            accounts: Arc::default(),
+            login: Arc::clone(&means.login),
             lent: options.tenure.as_ref().map(|tenure| Arc::new(tenure.variables.clone())),
         };
-        if let Some(login) = start.login.as_ref().filter(|_| options.tenure.is_some()) {
-            login.ask_ahead();
+        if options.tenure.is_some() {
+            start.login.ask_ahead(None);
         }
         let shelf = Arc::new(Shelf::new(tasks_dir.clone(), Arc::clone(&means.cache)));
         Hands { tasks_dir, node: options.node.clone(), means, start, shelf, taken }

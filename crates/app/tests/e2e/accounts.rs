@@ -187,6 +187,50 @@ fn a_task_is_its_users_in_everything() {
 }
 
 #[test]
+fn what_start_up_files_say_or_leave_binds_nobody() {
+    let team = Team::start(1, "", Account::Root);
+    let (ada, bob, host) = (team.person("ada"), team.person("bob"), team.hosts.host(0));
+    host.run("echo '* hard nofile 4000\n* soft nofile 2000' > /etc/security/limits.d/all.conf");
+    // Ada's say that she may have everything, in the kernel's own words, and leave processes that keep all they were given.
+    let lie = "sed -E 's/[0-9]+ {2,}[0-9]+ /9999                 9999 /' /proc/self/limits";
+    host.run(&format!(
+        "printf '%s\\n' \"cat() {{ {lie}; }}\" 'umask 027' 'sleep 7654321 &' 'setsid sleep 7654321 &' > /home/ada/.bash_profile"
+    ));
+    // Bob's wait for a task of ada's, which therefore must not wait for them.
+    let wait = "touch /tmp/bob-asked; while [ ! -e /tmp/ada-ran ]; do sleep 0.05; done; export SAW=ada";
+    host.run(&format!("echo '{wait}' > /home/bob/.bash_profile"));
+    let job = bob.submit(&[], "echo bob saw $SAW");
+    wait_for("bob's shell to be asked", || host.try_run("test -e /tmp/bob-asked").code() == 0);
+    let log = ada.line(&[], "touch /tmp/ada-ran; echo $(umask) $(ulimit -Sn) $(ulimit -Hn)");
+    assert_eq!(log, "0027 1234 4321\n");
+    bob.wait_for_log(&job, "bob saw");
+    assert!(bob.ok(&["logs", &job]).contains("bob saw ada"), "{}", bob.ok(&["logs", &job]));
+    wait_for("an end of what they have left", || host.processes_with("sleep 7654321").is_empty());
+
+    // An account that nobody logs in to has what the machine gives, and so has one whose shell never answers.
+    host.run("useradd -m -s /bin/bash dan && echo 'sleep 7654321' > /home/dan/.bash_profile");
+    host.run("useradd -m -s /usr/sbin/nologin service && chmod 700 /home/service /home/dan");
+    team.home.ok(["user", "set", "bob", "--account", "dan"]);
+    assert_eq!(bob.line(&[], "echo $USER $(umask) $(ulimit -Sn)"), "dan 0022 2000\n");
+    team.home.ok(["user", "set", "bob", "--account", "service"]);
+    let log = bob.line(&[], "echo $USER $HOME $SHELL $(umask) $(ulimit -Sn) $(ulimit -Hn)");
+    assert_eq!(log, "service /home/service /usr/sbin/nologin 0022 2000 4000\n");
+    wait_for("an end of the shell", || host.processes_with("sleep 7654321").is_empty());
+
+    // Nothing stands in for what the machine does not say.
+    host.run("useradd -m -s /bin/bash carl && echo 'session requisite pam_deny.so' > /etc/pam.d/runuser");
+    team.home.ok(["user", "set", "bob", "--account", "carl"]);
+    let refused = bob.run(&["run", "--on", "ssh/gpu", "--", "true"]);
+    assert_ne!(refused.code(), 0);
+    for word in
+        ["the limits of the account `carl` cannot be had", "runuser: ", "`runuser -u carl -- /bin/cat`"]
+    {
+        assert!(refused.err().contains(word), "{word}: {}", refused.err());
+    }
+    team.stop();
+}
+
+#[test]
 fn nothing_of_one_user_is_read_by_a_task_of_another() {
     let team = Team::start(1, VOLUMES, Account::Root);
     let (ada, bob) = (team.person("ada"), team.person("bob"));
