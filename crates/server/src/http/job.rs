@@ -95,12 +95,12 @@ async fn name_after(shared: &Shared, caller: &Caller, after: Vec<After>) -> Resu
     if after.is_empty() {
         return Ok(after);
     }
-    let sight = caller.rights.sight();
+    let (sight, own) = (caller.rights.sight(), shared.accounts.as_ref().map(|_| caller.name.clone()));
     let named = move |readers: &Readers| {
         let mut errors = Vec::new();
         let mut all = Vec::new();
         for (index, after) in after.into_iter().enumerate() {
-            match resolve(readers, &after.job, &sight) {
+            match resolve(readers, &after.job, &sight, own.as_deref()) {
                 Ok(id) => all.push(After { job: id.to_string(), ..after }),
                 Err(problem) => {
                     let message = [Some(problem.detail), problem.hint].into_iter().flatten();
