@@ -73,7 +73,7 @@ impl Login {
     /// What is started to ask is held, and ended, in this way. Without `has_own`, tasks of the agent's own account have no more
     /// than what the agent has.
     pub(crate) fn new(tree: Preference, has_own: bool) -> Login {
-        // Those who waited for a refusal have it; who comes later asks again.
+        // A refusal counts no longer than what is given as a whole, by which whoever waited has it too.
         let machine = |answer: &Result<_, _>| if answer.is_ok() { MACHINE_FRESH } else { Duration::ZERO };
         Login { tree, has_own, machine: Cells::new(machine), given: Cells::new(|_| FRESH) }
     }

@@ -7,6 +7,7 @@
 mod patience;
 mod room;
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use muster_link::dial::Connection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -104,17 +106,8 @@ impl One {
     }
 
     async fn converse(self, stream: TcpStream, peer: SocketAddr, app: Router) {
-        // It is only quicker.
-        drop(stream.set_nodelay(true));
-        let opened = match self.tls {
-            None => Ok(Some(Box::new(stream) as _)),
-            Some(tls) => match timeout(self.spans.handshake, tls.shake(stream)).await {
-                Ok(shaken) => shaken,
-                Err(late) => Err(late.into()),
-            },
-        };
-        let stream = match opened {
-            Ok(Some(stream)) => stream,
+        let stream = match self.open(stream).await {
+            Ok(Some(stream)) => Seated::new(stream, Arc::clone(&self.seat)),
             Ok(None) => return,
             Err(error) => return tracing::debug!(%peer, %error, "no TLS"),
         };
@@ -128,7 +121,7 @@ impl One {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.spans.head)
-            .serve_connection(TokioIo::new(Seated::new(stream, Arc::clone(&self.seat))), service)
+            .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = pin!(connection);
         tokio::select! {
@@ -141,6 +134,14 @@ impl One {
         connection.as_mut().graceful_shutdown();
         // Whatever it was, it has had its time.
         drop(timeout(self.spans.farewell, connection).await);
+    }
+
+    /// The connection as HTTP has it; none where it came to nothing.
+    async fn open(&self, stream: TcpStream) -> io::Result<Option<Box<dyn Connection>>> {
+        // It is only quicker.
+        drop(stream.set_nodelay(true));
+        let Some(tls) = &self.tls else { return Ok(Some(Box::new(stream))) };
+        timeout(self.spans.handshake, tls.shake(stream)).await?
     }
 }
 

@@ -1,5 +1,6 @@
 //! Coming in and going out.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,16 +36,7 @@ pub(super) async fn login(
     let accounts = accounts(&shared)?;
     let begun = Instant::now();
     let address = stranger.and_then(|stranger| stranger.address);
-    let entry = |outcome: &str| NewAudit {
-        at: now(),
-        user: Some(request.user.chars().take(64).collect()),
-        token: None,
-        address: address.map(|address| address.to_string()),
-        operation: "login".into(),
-        target: String::new(),
-        outcome: outcome.into(),
-        detail: None,
-    };
+    let entry = |outcome: &str| record("login", &request.user, address, "", outcome);
     let user = match accounts.sign_in(&request.user, &request.password, address).await {
         Ok(user) => user,
         Err(problem) => {
@@ -126,16 +118,7 @@ pub(super) async fn sign_up(
     ];
     refuse(wrong.into_iter().flatten().collect())?;
     let hash = accounts.hash_for_stranger(request.password, &request.user, address).await?;
-    let entry = NewAudit {
-        at: now(),
-        user: Some(request.user.clone()),
-        token: None,
-        address: address.map(|address| address.to_string()),
-        operation: "sign_up".into(),
-        target: request.workspace.clone(),
-        outcome: "done".into(),
-        detail: None,
-    };
+    let entry = record("sign_up", &request.user, address, &request.workspace, "done");
     let is_reserved = is_reserved(&shared, &request.user);
     let (user, workspace) = (request.user, request.workspace);
     let decide = |directory: &Directory| newcomer(directory, &user, hash, &workspace, is_reserved);
@@ -148,6 +131,20 @@ pub(super) async fn sign_up(
     }
     in_step(begun).await;
     Ok(StatusCode::ACCEPTED)
+}
+
+/// What somebody did whom nobody knows yet.
+fn record(operation: &str, user: &str, address: Option<IpAddr>, target: &str, outcome: &str) -> NewAudit {
+    NewAudit {
+        at: now(),
+        user: Some(user.chars().take(64).collect()),
+        token: None,
+        address: address.map(|address| address.to_string()),
+        operation: operation.into(),
+        target: target.into(),
+        outcome: outcome.into(),
+        detail: None,
+    }
 }
 
 /// Somebody who is to wait for a lead's word.

@@ -19,7 +19,7 @@ fn app() -> Router {
         origin.seat.know();
         let pieces = stream::iter(0..10).then(|_| async {
             sleep(SPANS.pause * 3 / 4).await;
-            Ok::<_, std::io::Error>(Bytes::from_static(b"."))
+            Ok::<_, io::Error>(Bytes::from_static(b"."))
         });
         Body::from_stream(pieces)
     };
