@@ -145,8 +145,9 @@ impl<'a> Plan<'a> {
         let person = stage.person.as_ref();
         let mut shown = BTreeSet::new();
         for (path, source, point) in &self.in_home {
-            // By whose home it is, so that it is theirs, and no link of theirs leads elsewhere.
-            let made = account::act_as(person, || make_point(point, source.is_dir())).and_then(|made| made);
+            // By whose home it is, so that it is theirs, and no link of theirs leads elsewhere. They need not see what is shown.
+            let is_dir = source.is_dir();
+            let made = account::act_as(person, || make_point(point, is_dir)).and_then(|made| made);
             match made.and_then(|()| mount_on_own(source, point, person)) {
                 Ok(()) => drop(shown.insert((*path).to_owned())),
                 Err(error) => stage.do_without(path, error)?,
