@@ -130,11 +130,12 @@ pub(crate) fn carry_by_any(words: &Words) -> String {
 pub(crate) const OWN_PLACES: &str = "for d in \"$HOME/.muster\" \"/var/tmp/muster-$(id -u)\"";
 
 /// Takes the binary from the input: reads its length on a line, writes what comes then to a new file, and gives it its name only when it is whole, so that neither a broken connection nor
-/// two who send at once leave half of one. A place where files cannot be executed is none.
+/// two who send at once leave half of one. A place where files cannot be executed is none. Tasks of other accounts run it too, for whom an agent
+/// of root's shows it; to all others its directory is closed.
 pub(crate) fn receive(places: &str, hash: &str) -> String {
     let find = format!(
         "read -r n || exit 1; {places}; do test -h \"$d\" && continue; mkdir -m 700 \"$d\" 2>/dev/null; mkdir -m 700 \"$d/bin\" 2>/dev/null; \
-         test -O \"$d/bin\" || continue; t=\"$d/bin/.new-$$\"; touch \"$t\" 2>/dev/null || continue; chmod 700 \"$t\"; \
+         test -O \"$d/bin\" || continue; t=\"$d/bin/.new-$$\"; touch \"$t\" 2>/dev/null || continue; chmod 755 \"$t\"; \
          test -x \"$t\" || {{ rm -f \"$t\"; continue; }}"
     );
     let write = format!(
