@@ -67,6 +67,7 @@ JobId = str
 Kind = Literal["training", "machine"]
 LogStream = Literal["stdout", "stderr"]
 NodeId = str
+On = Literal["ok", "any", "failed"]
 OnFailure = Literal["stop", "continue"]
 Parting = Literal["suspend", "stop"]
 Role = Literal["viewer", "member", "lead"]
@@ -103,6 +104,13 @@ class Address(TypedDict):
     ip: str
     ports: list[int]
     shared_port: NotRequired[int | None]
+
+
+class After(TypedDict):
+    """Another job that must end first."""
+
+    job: str
+    on: NotRequired[On]
 
 
 class AllocationView(TypedDict):
@@ -435,6 +443,7 @@ class JobPage(TypedDict):
 class JobSpec(TypedDict):
     """What a user asked to run."""
 
+    after: NotRequired[list[After]]
     batch: NotRequired[Batch | None]
     clean_env: NotRequired[bool]
     command: NotRequired[Command]
@@ -445,6 +454,7 @@ class JobSpec(TypedDict):
     faces: NotRequired[list[Face] | None]
     framework: NotRequired[Framework | None]
     grace: str
+    hold: NotRequired[bool]
     image: NotRequired[str | None]
     in_place: NotRequired[bool]
     k8s: NotRequired[Kubernetes | None]
@@ -463,6 +473,7 @@ class JobSpec(TypedDict):
     retries: NotRequired[Retries]
     secrets: NotRequired[list[Secret]]
     setup: NotRequired[str | None]
+    stop_signal: NotRequired[str]
     timeout: NotRequired[str | None]
     volumes: NotRequired[list[Volume]]
     without_volumes: NotRequired[bool]
@@ -727,6 +738,7 @@ class Reason(TypedDict):
         "prepare_failed",
         "command_not_executable",
         "command_not_found",
+        "dependency_failed",
         "displaced",
         "exit_code",
         "evicted",
@@ -895,6 +907,14 @@ class StopJob(TypedDict):
     grace_ms: NotRequired[int | None]
 
 
+class StopNotice(TypedDict):
+    """That a task was told to end, and how it took that."""
+
+    at: str
+    killed: bool
+    reason: str
+
+
 class StreamEnd(TypedDict):
     """An SSE event `end`, the last of a followed stream: the job is over and everything was sent."""
 
@@ -933,11 +953,13 @@ class TaskView(TypedDict):
     failure: NotRequired[Reason | None]
     message: NotRequired[str | None]
     node: NodeId
+    notice: NotRequired[StopNotice | None]
     now: NotRequired[TaskPoint | None]
     outputs: NotRequired[Outputs | None]
     parting: NotRequired[Parting | None]
     phase: TaskPhase
     rank: int
+    saved_at: NotRequired[str | None]
     started_at: NotRequired[str | None]
     usage: NotRequired[Usage | None]
 
