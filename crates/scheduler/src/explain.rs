@@ -3,8 +3,9 @@
 use muster_model::node::Device;
 use muster_model::quantity::{DeviceRequest, format_bytes};
 
+use crate::fit::Need;
 use crate::fit::{Free, fits_ever, place_some};
-use crate::{Need, Waiting};
+use crate::once::Waiting;
 
 /// What stands between a gang and its start.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,1 @@
+//! Reasons, and what is offered instead.
