@@ -113,7 +113,7 @@ fn matching<'a>(node: &'a Free, request: &DeviceRequest) -> Vec<&'a Device> {
 }
 
 /// What the gang asks for, whole.
-fn asks(need: &Need, gang: u32) -> String {
+pub(crate) fn asks(need: &Need, gang: u32) -> String {
     match gang {
         1 => format!("needs {}", needs(need)),
         _ => format!("needs {} for each of {gang} tasks at once", needs(need)),

@@ -4,9 +4,11 @@
 //! always have the same plan, so the server and the simulator share it. [`Scheduler`] remembers between passes; [`plan`] is
 //! the older, smaller question about one snapshot.
 
+mod alternative;
 mod explain;
 mod fit;
 mod once;
+mod outlook;
 mod pass;
 mod place;
 mod policy;
@@ -22,10 +24,13 @@ mod slab;
 mod state;
 #[cfg(test)]
 mod tests;
+mod why;
 
+pub use alternative::Alternative;
 pub use explain::{Obstacle, explain};
 pub use fit::{Free, Need, Serves, fits_ever};
 pub use once::{Admission, Waiting, plan};
+pub use outlook::{Available, Estimate};
 pub use policy::{Backfill, Millis, Order, Policy, priority_from_apulis, priority_from_dlc};
 pub use quota::{Quota, Resource};
 pub use request::{
@@ -33,3 +38,4 @@ pub use request::{
 };
 pub use room::NodeState;
 pub use state::Scheduler;
+pub use why::{Explanation, Tier};

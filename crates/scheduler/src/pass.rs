@@ -71,8 +71,10 @@ impl Scheduler {
         self.wake(now);
         let mut pass = self.new_pass(now);
         self.start_promised(&mut pass);
-        self.start_reserved(&mut pass);
+        self.start_reserved(OLDEST, &mut pass);
         if self.start_waiting(&mut pass) {
+            // Higher priorities came before it, and the same were bound by what is kept for it.
+            self.start_reserved(FIRST, &mut pass);
             if self.policy.backfill == Backfill::Reserve {
                 self.reserve_for_oldest(&mut pass);
             }
@@ -139,23 +141,26 @@ impl Scheduler {
     }
 
     /// Those for whom room is kept start as soon as there is enough.
-    fn start_reserved(&mut self, pass: &mut Pass) {
+    fn start_reserved(&mut self, slot: usize, pass: &mut Pass) {
         for pool in 0..self.pools.len() {
-            for slot in [OLDEST, FIRST] {
-                let Pool { reserved, epoch, .. } = &self.pools[pool];
-                let Some(job) = reserved[slot].as_ref().filter(|it| it.tried_at != Some(*epoch)) else {
+            let Pool { reserved, epoch, .. } = &self.pools[pool];
+            let Some(kept) = reserved[slot].as_ref().filter(|it| it.tried_at != Some(*epoch)) else {
+                continue;
+            };
+            let job = kept.job;
+            match self.offer(&self.asker(job, pass.now)) {
+                Ok(offer) => self.start(job, offer, pass),
+                Err(Blocked::Room) => {
+                    let Pool { reserved, epoch, .. } = &mut self.pools[pool];
+                    reserved[slot].iter_mut().for_each(|it| it.tried_at = Some(*epoch));
                     continue;
-                };
-                let job = job.job;
-                match self.offer(&self.asker(job, pass.now)) {
-                    Ok(offer) => self.start(job, offer, pass),
-                    Err(Blocked::Room) => {
-                        let Pool { reserved, epoch, .. } = &mut self.pools[pool];
-                        reserved[slot].as_mut().expect("it was there").tried_at = Some(*epoch);
-                    }
-                    // Nothing is kept for one that could not start anyway.
-                    Err(_) => self.unreserve(job),
                 }
+                // Nothing is kept for one that could not start anyway.
+                Err(_) => self.unreserve(job),
+            }
+            if slot == FIRST {
+                // What is not kept any more may let somebody start who was passed over already.
+                pass.next_at(pass.now);
             }
         }
     }
@@ -342,14 +347,13 @@ impl Scheduler {
         Key { priority: job.priority, workspace, member, place: job.place, job: ix }
     }
 
-    /// Where lanes stand in order now.
-    pub(crate) fn is_before(&self, member: MemberIx, priority: u32, than: &Key, pass: &mut Pass) -> Ordering {
-        let half_life = self.half_life;
+    /// Where a lane stands in order now, beside a job.
+    pub(crate) fn compare_lane(&self, member: MemberIx, priority: u32, than: &Key, now: Millis) -> Ordering {
         let it = &self.members[member as usize];
         let (mut workspace, mut share) = (0.0, 0.0);
         if self.policy.order == Order::FairShare {
-            workspace = self.workspaces[it.workspace as usize].1.share(pass.now, half_life);
-            share = it.account.share(pass.now, half_life);
+            workspace = self.workspaces[it.workspace as usize].1.share(now, self.half_life);
+            share = it.account.share(now, self.half_life);
         }
         Reverse(priority)
             .cmp(&Reverse(than.priority))

@@ -43,11 +43,14 @@ pub(crate) struct Ticket {
     pub job: JobIx,
 }
 
+/// Jobs by their age.
+type ByPlace = BTreeSet<(u64, JobIx)>;
+
 /// The jobs of one shape.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lanes {
-    lanes: BTreeMap<(Reverse<u32>, MemberIx), BTreeSet<(u64, JobIx)>>,
-    by_place: BTreeSet<(u64, JobIx)>,
+    lanes: BTreeMap<(Reverse<u32>, MemberIx), ByPlace>,
+    by_place: ByPlace,
     /// Those of which it is known for how long they run.
     by_length: BTreeSet<(Millis, JobIx)>,
 }

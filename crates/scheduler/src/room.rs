@@ -211,20 +211,6 @@ impl Node {
         }
     }
 
-    /// Whether anything is claimed twice, or claimed and not there.
-    #[cfg(test)]
-    pub fn is_over_claimed(&self) -> bool {
-        let capacity = &self.state.capacity;
-        let mut taken = self.taken.clone();
-        taken.sort_unstable();
-        let is_twice = taken.windows(2).any(|pair| pair[0] == pair[1]);
-        is_twice
-            || self.alone > 0 && self.tasks > 1
-            || self.cpu > capacity.cpu_millis
-            || self.memory > capacity.memory_bytes
-            || self.slots > u64::from(capacity.slots)
-    }
-
     #[cfg(test)]
     pub fn is_untouched(&self) -> bool {
         self.tasks == 0 && self.cpu == 0 && self.memory == 0 && self.slots == 0 && self.taken.is_empty()

@@ -45,6 +45,7 @@ impl Account {
         self.held = if held.abs() < 1e-9 { 0.0 } else { held };
     }
 
+    #[cfg(test)]
     pub fn held(&self) -> f64 {
         self.held
     }

@@ -628,15 +628,6 @@ impl Scheduler {
     pub(crate) fn known_dim(&self, model: &str) -> Option<Dim> {
         self.names.get(&(MODEL, model.to_ascii_lowercase())).copied()
     }
-
-    pub(crate) fn known(&self, workspace: &str, user: &str) -> (Option<u32>, Option<u32>) {
-        let find = |what, name: &str| self.names.get(&(what, name.to_owned())).copied();
-        (find(WORKSPACE, workspace), find(USER, user))
-    }
-
-    pub(crate) fn known_pool(&self, name: &str) -> Option<u32> {
-        self.names.get(&(POOL, name.to_owned())).copied()
-    }
 }
 
 fn intern(names: &mut HashMap<(u8, String), u32>, what: u8, name: &str, make: impl FnOnce() -> usize) -> u32 {

@@ -205,7 +205,7 @@ fn apply(world: &mut World, id: u64, event: &Event) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6500, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_is_over_allocated_gangs_are_whole_and_everything_comes_back(
@@ -248,6 +248,47 @@ proptest! {
                 }
                 rounds += 1;
                 prop_assert!(rounds < 400, "it goes on for ever");
+            }
+        }
+        world.finish();
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    /// Everything that is offered instead of what a job asked for is tried by doing it.
+    #[test]
+    fn every_alternative_starts(
+        nodes in clusters(),
+        policy in policies(),
+        quotas in quotas(),
+        events in events(),
+    ) {
+        let policy = Policy { backfill: Backfill::Reserve, ..policy };
+        let mut world = world(policy, nodes, &quotas, Some(2));
+        for (id, event) in (1..).zip(&events) {
+            apply(&mut world, id, event);
+            while world.pass().next_at == Some(world.now) {}
+        }
+        let (now, waiting) = (world.now, world.requests.clone());
+        for (job, mut request) in waiting {
+            let Some(told) = world.scheduler.explain(&job, now) else { continue };
+            if world.running.keys().any(|(id, _)| *id == job) {
+                continue;
+            }
+            for alternative in &told.alternatives {
+                let mut trial = world.scheduler.clone();
+                let asked = request.clone();
+                alternative.apply(&mut request);
+                trial.withdraw(&job);
+                trial.submit(std::mem::replace(&mut request, asked));
+                let plan = trial.pass(now);
+                let is_started = plan.starts.iter().any(|start| start.job == job);
+                let is_promised = plan.preemptions.iter().any(|it| it.by == job);
+                let may_wait = matches!(alternative, crate::Alternative::Priority(_));
+                prop_assert!(is_started || may_wait && is_promised, "{job} does not start {}", alternative.words());
             }
         }
         world.finish();
