@@ -20,6 +20,7 @@ mod reserve;
 mod room;
 mod run;
 mod share;
+pub mod simulate;
 mod slab;
 mod state;
 #[cfg(test)]
