@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use muster_scheduler::simulate::{Synthetic, play};
-use muster_scheduler::{Fate, Policy, Request, Scheduler};
+use muster_scheduler::{Fate, Plan, Policy, Request, Scheduler};
 
 /// What is allocated just now, in bytes.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -39,68 +39,60 @@ static COUNTING: Counting = Counting;
 fn main() {
     let synthetic = Synthetic::default();
     let trace = synthetic.trace();
-    let mut scheduler = Scheduler::new(Policy::default());
-    trace.cluster(&mut scheduler);
-    let before = HELD.load(Ordering::Relaxed);
-    let requests: Vec<Request> = trace.requests().collect();
-    let kept = HELD.load(Ordering::Relaxed);
-    for request in &requests {
-        scheduler.submit(request.clone());
-    }
-    let each = (HELD.load(Ordering::Relaxed) - kept) / requests.len();
-    println!(
-        "memory for each queued job: {each} bytes ({} for the request that it was told with)",
-        (kept - before) / requests.len()
-    );
-
-    // The cluster fills up, at most so many starts for each pass; then it is full, and everybody else waits.
-    let (mut passes, mut placed) = (Vec::new(), Vec::new());
-    loop {
+    for name in ["no-preemption", "default"] {
+        let policy = Policy::named(name).expect("a policy of that name");
+        let mut scheduler = Scheduler::new(policy.clone());
+        trace.cluster(&mut scheduler);
+        let requests: Vec<Request> = trace.requests().collect();
+        let before = HELD.load(Ordering::Relaxed);
+        for request in &requests {
+            scheduler.submit(request.clone());
+        }
+        let each = (HELD.load(Ordering::Relaxed) - before) / requests.len();
+        println!(
+            "policy {name}: {} nodes, {} queued jobs, {each} bytes for each",
+            synthetic.nodes,
+            requests.len()
+        );
+        fill(&mut scheduler);
         let began = Instant::now();
-        let plan = scheduler.pass(passes.len() as u64);
-        passes.push(began.elapsed());
+        let report = play(&trace, &policy, |_, _| {});
+        let took = began.elapsed().as_secs_f64();
+        let rate = report.starts as f64 / took;
+        println!("  simulated: {} starts in {took:.1} s, {rate:.0} starts/s\n  {report:?}", report.starts);
+    }
+}
+
+/// The cluster fills up, at most so many starts for each pass; then it is full, and everybody else waits.
+fn fill(scheduler: &mut Scheduler) {
+    let (mut times, mut placed) = (Vec::new(), Vec::new());
+    for at in 0.. {
+        let plan = timed(scheduler, at, &mut times);
         if plan.starts.is_empty() {
             break;
         }
         placed.extend(plan.starts);
     }
-    let longest = passes.iter().max().expect("there was one");
-    println!(
-        "filling {} nodes from {} queued jobs: {} starts in {} passes, the longest {:.1} ms, {:.0} placements/s",
-        synthetic.nodes,
-        synthetic.jobs,
-        placed.len(),
-        passes.len(),
-        longest.as_secs_f64() * 1e3,
-        placed.len() as f64 / passes.iter().map(|it| it.as_secs_f64()).sum::<f64>(),
-    );
-    // A full cluster: one job ends, one pass decides who is next.
-    let mut full = Vec::new();
-    for (at, start) in (1_000_000..).zip(placed.iter().take(200)) {
+    let rate = placed.len() as f64 / times.iter().sum::<f64>() * 1e3;
+    say("filling it, at most 1000 starts for each pass", &mut times);
+    println!("  {} starts, {rate:.0} starts/s", placed.len());
+    let mut times = Vec::new();
+    for (at, start) in (1_000_000..).step_by(1000).zip(placed.iter().take(1000)) {
         scheduler.ended(&start.job, start.element, Fate::Over, at);
-        let began = Instant::now();
-        scheduler.pass(at);
-        full.push(began.elapsed().as_secs_f64() * 1e3);
+        timed(scheduler, at, &mut times);
     }
-    full.sort_by(f64::total_cmp);
-    println!(
-        "a pass when one of {} running jobs has ended, {} waiting: median {:.3} ms, longest {:.3} ms",
-        placed.len(),
-        scheduler.queued(),
-        full[full.len() / 2],
-        full[full.len() - 1]
-    );
+    say("full, one job has ended", &mut times);
+}
 
-    for (name, load) in [("default", 1.1), ("no-preemption", 1.1)] {
-        let trace = Synthetic { load, ..Synthetic::default() }.trace();
-        let policy = Policy::named(name).expect("a policy of that name");
-        let began = Instant::now();
-        let report = play(&trace, &policy, |_, _| {});
-        let took = began.elapsed().as_secs_f64();
-        println!(
-            "simulated with policy {name}: {} starts in {took:.1} s, {:.0} placements/s; {report:?}",
-            report.starts,
-            report.starts as f64 / took
-        );
-    }
+fn timed(scheduler: &mut Scheduler, at: u64, times: &mut Vec<f64>) -> Plan {
+    let began = Instant::now();
+    let plan = scheduler.pass(at);
+    times.push(began.elapsed().as_secs_f64() * 1e3);
+    plan
+}
+
+fn say(what: &str, times: &mut [f64]) {
+    times.sort_by(f64::total_cmp);
+    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("  {what}: {} passes, median {median:.3} ms, longest {longest:.3} ms", times.len());
 }

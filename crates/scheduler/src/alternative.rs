@@ -168,7 +168,7 @@ impl Scheduler {
         let mut most = 0u64;
         for kind in self.kinds_for(class) {
             let mut room = 0u64;
-            self.pools[class.pool as usize].room.visit(&class.need, kind, |node| {
+            self.pools[class.pool as usize].room.visit(&class.need, kind, 1, |node| {
                 room += u64::from(self.room_on(node, class, kind, asker).min(group.size));
                 std::ops::ControlFlow::Continue(())
             });
@@ -201,7 +201,7 @@ impl Scheduler {
     fn priority_for(&self, ix: JobIx, now: Millis) -> Option<Alternative> {
         let job = &self.jobs[ix];
         let pool = &self.pools[self.classes[self.groups[job.group].class].pool as usize];
-        let running = pool.preemptible.iter().map(|(priority, _)| *priority);
+        let running = pool.preemptible.iter().map(|(priority, _, _)| *priority);
         let kept = pool.reserved.iter().flatten().map(|it| it.priority);
         let above: BTreeSet<u32> = running
             .chain(kept)

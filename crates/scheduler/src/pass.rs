@@ -6,6 +6,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashSet};
+use std::ops::ControlFlow;
 
 use crate::place::Blocked;
 use crate::policy::{Backfill, Millis, Order, millis};
@@ -174,6 +175,7 @@ impl Scheduler {
         };
         let groups: Vec<ShapeIx> =
             self.groups.iter().filter(|(_, group)| may_start(group)).map(|(ix, _)| ix).collect();
+        let groups: Vec<ShapeIx> = groups.into_iter().filter(|ix| !self.has_no_chance(*ix)).collect();
         let mut heads: BinaryHeap<Head> =
             groups.into_iter().filter_map(|ix| Some(Head(self.head(ix, pass)?, ix))).collect();
         while let Some(Head(key, group)) = heads.pop() {
@@ -190,6 +192,37 @@ impl Scheduler {
             heads.extend(self.head(group, pass).map(|key| Head(key, group)));
         }
         true
+    }
+
+    /// Whether there is plainly no room for a shape, and nothing is to be kept for it either: known without asking whose turn it
+    /// would be.
+    fn has_no_chance(&mut self, ix: ShapeIx) -> bool {
+        let group = &self.groups[ix];
+        let class = &self.classes[group.class];
+        let pool = &self.pools[class.pool as usize];
+        let highest = group.lanes.heads().next().map_or(0, |ticket| ticket.priority);
+        let is_kept = match self.policy.backfill {
+            Backfill::Reserve => pool.reserved[FIRST].as_ref().is_some_and(|it| it.priority >= highest),
+            Backfill::Strict => false,
+            Backfill::Greedy => true,
+        };
+        if pool.delegates || !is_kept {
+            return false;
+        }
+        let has_any = self.kinds_for(class).into_iter().any(|kind| {
+            let mut found = false;
+            pool.room.visit(&class.need, kind, 1, |node| {
+                let node = &self.nodes[node];
+                found = class.admits(node) && node.left(kind).room(&class.need) > 0;
+                if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            found
+        });
+        if !has_any {
+            self.groups[ix].blocked_at =
+                Some(self.pools[self.classes[self.groups[ix].class].pool as usize].epoch);
+        }
+        !has_any
     }
 
     fn consider(&mut self, job: JobIx, group: ShapeIx, pass: &mut Pass) {
@@ -267,6 +300,11 @@ impl Scheduler {
             if first.as_ref().zip(oldest.as_ref()).is_some_and(|(first, oldest)| overlaps(first, oldest)) {
                 *first = None;
             }
+            if self.pools[pool].reserved[OLDEST].is_some() {
+                // What was kept for another may be all that it waited for.
+                self.pools[pool].epoch += 1;
+                pass.next_at(pass.now);
+            }
         }
     }
 
@@ -303,16 +341,24 @@ impl Scheduler {
             return self.short_head(group, pass);
         }
         let mut best: Option<Key> = None;
-        for ticket in self.groups[group].lanes.heads() {
-            if best.is_some_and(|best| best.priority != ticket.priority.0) {
+        for (priority, workspace, lanes) in self.groups[group].lanes.levels() {
+            if best.is_some_and(|best| best.priority != priority) {
                 break;
             }
-            if self.is_passed(group, ticket.member, pass) {
+            let share = self.share(workspace, pass);
+            if best.is_some_and(|best| share > best.workspace) || pass.quotas.contains(&(group, workspace)) {
                 continue;
             }
-            let key = self.key(ticket.job, pass);
-            if best.is_none_or(|best| key.order(&best) == Ordering::Less) {
-                best = Some(key);
+            for lane in lanes {
+                if pass.users.contains(&self.members[lane.member as usize].user) {
+                    continue;
+                }
+                let (place, job) = lane.first;
+                let member = self.member_share(lane.member, pass);
+                let key = Key { priority, workspace: share, member, place, job };
+                if best.is_none_or(|best| key.order(&best) == Ordering::Less) {
+                    best = Some(key);
+                }
             }
         }
         best
@@ -336,15 +382,25 @@ impl Scheduler {
     /// Where a job stands in order now.
     pub(crate) fn key(&self, ix: JobIx, pass: &mut Pass) -> Key {
         let job = &self.jobs[ix];
-        let (mut workspace, mut member) = (0.0, 0.0);
-        if self.policy.order == Order::FairShare {
-            let half_life = self.half_life;
-            workspace = *pass.shares[job.workspace as usize]
-                .get_or_insert_with(|| self.workspaces[job.workspace as usize].1.share(pass.now, half_life));
-            member = *pass.members[job.member as usize]
-                .get_or_insert_with(|| self.members[job.member as usize].account.share(pass.now, half_life));
-        }
+        let workspace = self.share(job.workspace, pass);
+        let member = self.member_share(job.member, pass);
         Key { priority: job.priority, workspace, member, place: job.place, job: ix }
+    }
+
+    fn share(&self, workspace: u32, pass: &mut Pass) -> f64 {
+        if self.policy.order == Order::Age {
+            return 0.0;
+        }
+        let account = &self.workspaces[workspace as usize].1;
+        *pass.shares[workspace as usize].get_or_insert_with(|| account.share(pass.now, self.half_life))
+    }
+
+    fn member_share(&self, member: MemberIx, pass: &mut Pass) -> f64 {
+        if self.policy.order == Order::Age {
+            return 0.0;
+        }
+        let account = &self.members[member as usize].account;
+        *pass.members[member as usize].get_or_insert_with(|| account.share(pass.now, self.half_life))
     }
 
     /// Where a lane stands in order now, beside a job.

@@ -25,6 +25,9 @@ pub(crate) struct Asker {
     pub is_bound: bool,
 }
 
+/// How many nodes a gang chooses from: enough for a few whole racks, few enough on the largest cluster.
+const CHOICE: usize = 512;
+
 /// Why a job does not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked {
@@ -143,24 +146,28 @@ impl Scheduler {
         let prefer: &[_] = asker.job.map_or(&[], |job| &self.jobs[job].prefer);
         let prefer: Vec<NodeIx> = prefer.iter().filter_map(|id| self.node_index.get(id).copied()).collect();
         let room = &self.pools[class.pool as usize].room;
-        if size == 1 && prefer.is_empty() {
+        if prefer.is_empty() && (size == 1 || !class.need.exclusive) {
             let mut found = None;
-            room.visit(&class.need, kind, |ix| match self.room_on(ix, class, kind, asker) {
-                0 => ControlFlow::Continue(()),
-                _ => {
+            room.visit(&class.need, kind, size, |ix| match self.room_on(ix, class, kind, asker) >= size {
+                false => ControlFlow::Continue(()),
+                true => {
                     found = Some(ix);
                     ControlFlow::Break(())
                 }
             });
-            return found.map(|ix| self.sit(&class.need, kind, &[(ix, 1)]));
-        }
-        let mut all = Vec::new();
-        room.visit(&class.need, kind, |ix| {
-            let room = self.room_on(ix, class, kind, asker);
-            if room > 0 {
-                all.push((ix, room.min(size)));
+            if found.is_some() || size == 1 {
+                return found.map(|ix| self.sit(&class.need, kind, &[(ix, size)]));
             }
-            ControlFlow::Continue(())
+        }
+        let (mut all, mut sum) = (Vec::new(), 0u64);
+        room.visit(&class.need, kind, 1, |ix| {
+            let room = self.room_on(ix, class, kind, asker).min(size);
+            if room > 0 {
+                all.push((ix, room));
+                sum += u64::from(room);
+            }
+            let is_enough = sum >= u64::from(size) && all.len() >= CHOICE.max(2 * size as usize);
+            if is_enough && prefer.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let chosen = self.choose(&all, size, &prefer)?;
         Some(by_habit(self.sit(&class.need, kind, &chosen), &prefer))
@@ -183,9 +190,6 @@ impl Scheduler {
             let mut chosen = few(&own, from_own);
             chosen.extend(few(&strange, size - from_own));
             return Some(chosen);
-        }
-        if let Some((ix, _)) = all.iter().find(|(_, room)| *room >= size) {
-            return Some(vec![(*ix, size)]);
         }
         for level in 0..self.policy.topology.len() {
             let mut domains: BTreeMap<u32, Vec<(NodeIx, u32)>> = BTreeMap::new();

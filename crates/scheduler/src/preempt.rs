@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use crate::pass::Pass;
 use crate::place::{Asker, Blocked};
 use crate::policy::Millis;
-use crate::queue::{JobIx, Key};
+use crate::queue::{JobIx, Key, ShapeIx};
 use crate::quota::{Charge, Dim, Verdict};
 use crate::request::{Cause, Preemption};
 use crate::room::{KindIx, NodeIx, RunIx};
@@ -20,9 +20,14 @@ use crate::run::{DAY, Offer, Phase};
 use crate::state::{Class, Scheduler};
 
 /// How many jobs that find nobody to end are looked at in one pass.
-const TRIES: usize = 8;
+const TRIES: usize = 16;
 /// How many jobs are promised a place in one pass.
-const PROMISES: usize = 64;
+const PROMISES: usize = 16;
+/// How often everybody who waits is looked at, though nobody new does.
+const AGAIN: Millis = 30_000;
+/// How many runs are looked at for those that lose least, and how many of them are weighed.
+const SEEN: usize = 4096;
+const WEIGHED: usize = 128;
 /// Beyond so many victims it is not tried to do with fewer.
 const SPARED: usize = 64;
 
@@ -45,7 +50,27 @@ struct Way {
 impl Scheduler {
     /// Promises places to those who may have them at others' cost.
     pub(crate) fn preempt_for_waiting(&mut self, pass: &mut Pass) {
-        let mut keys = self.claimants(pass);
+        let can_any =
+            self.pools.iter().any(|pool| !pool.borrowing.is_empty() || !pool.preemptible.is_empty());
+        if !can_any {
+            return self.fresh.clear();
+        }
+        let again_at = self.searched_at.map_or(0, |at| at.saturating_add(AGAIN));
+        let changes = self.pools.iter().map(|pool| pool.epoch).sum();
+        let mut keys = match again_at <= pass.now {
+            true => {
+                (self.searched_at, self.searched_epoch) = (Some(pass.now), changes);
+                self.claimants(&self.groups.iter().map(|(ix, _)| ix).collect(), pass)
+            }
+            false => {
+                // What has ended since may be what was missing.
+                if changes != self.searched_epoch {
+                    pass.next_at(again_at);
+                }
+                self.claimants(&self.fresh, pass)
+            }
+        };
+        self.fresh.clear();
         keys.sort_by(Key::order);
         let (mut tries, mut promises, mut seen) = (0, 0, HashSet::new());
         for key in keys {
@@ -65,26 +90,46 @@ impl Scheduler {
             }
         }
         if promises > 0 {
+            // The next of a lane may have its turn, too.
+            self.searched_at = None;
             pass.next_at(pass.now);
         }
     }
 
     /// The first of each lane that may take something from somebody.
-    fn claimants(&self, pass: &mut Pass) -> Vec<Key> {
+    fn claimants(&self, groups: &BTreeSet<ShapeIx>, pass: &mut Pass) -> Vec<Key> {
         let any_borrows = self.pools.iter().any(|pool| !pool.borrowing.is_empty());
         let mut found = Vec::new();
-        for (_, group) in self.groups.iter() {
+        for ix in groups {
+            let group = &self.groups[*ix];
             let pool = &self.pools[self.classes[group.class].pool as usize];
-            let least = pool.preemptible.first().map(|(priority, _)| *priority);
+            let least = pool.preemptible.first().map(|(priority, _, _)| *priority);
+            let mut owners: HashMap<u32, bool> = HashMap::new();
             for ticket in group.lanes.heads() {
-                let is_higher = least.is_some_and(|least| least < ticket.priority.0);
-                let workspace = self.members[ticket.member as usize].workspace;
-                if is_higher || any_borrows && !self.ledger.quotas(workspace).is_empty() {
+                let is_higher = least.is_some_and(|least| least < ticket.priority);
+                let mut is_owner = || {
+                    *owners.entry(ticket.workspace).or_insert_with(|| self.may_reclaim(*ix, ticket.workspace))
+                };
+                if is_higher || any_borrows && is_owner() {
                     found.push(self.key(ticket.job, pass));
                 }
             }
         }
         found
+    }
+
+    /// Whether a shape would be a workspace's own.
+    fn may_reclaim(&self, group: ShapeIx, workspace: u32) -> bool {
+        if self.ledger.quotas(workspace).is_empty() {
+            return false;
+        }
+        let class = &self.classes[self.groups[group].class];
+        let own = |kind| {
+            let charge = self.charge_of(group, kind, &[]);
+            matches!(self.ledger.check(workspace, &charge), Verdict::Nominal | Verdict::Lent(_))
+        };
+        let delegates = self.pools[class.pool as usize].delegates;
+        if delegates { own(None) } else { self.kinds_for(class).into_iter().any(own) }
     }
 
     fn way(&mut self, job: JobIx, pass: &mut Pass) -> Option<Way> {
@@ -158,7 +203,7 @@ impl Scheduler {
         let until = self.protected_until(&self.runs[ix]);
         let is_protected = until > pass.now;
         if is_protected && until < Millis::MAX {
-            pass.next_at(until);
+            pass.next_at(until.max(pass.now.saturating_add(AGAIN)));
         }
         is_protected
     }
@@ -175,19 +220,12 @@ impl Scheduler {
         claimant.is_nominal = true;
         let is_lent = matches!(verdict, Verdict::Lent(_));
         let counts = |ix: &RunIx| self.runs[*ix].charge.iter().any(|(it, amount)| *it == dim && *amount > 0);
-        let all = self.pools.iter().flat_map(|pool| {
-            let preemptible = pool.preemptible.iter().map(|(_, ix)| *ix);
-            pool.borrowing.iter().copied().chain(preemptible)
-        });
-        let mut victims: Vec<RunIx> = all.filter(counts).collect();
-        victims.sort_unstable();
-        victims.dedup();
-        let of_workspace = |ix: RunIx| self.jobs[self.runs[ix].job].workspace;
-        victims.retain(|ix| match is_lent {
-            true => self.runs[*ix].borrows && of_workspace(*ix) != claimant.asker.workspace,
-            false => of_workspace(*ix) == claimant.asker.workspace,
-        });
-        victims.retain(|ix| self.cause(claimant, *ix).is_some() && !self.is_protected(*ix, pass));
+        let borrowing = self.pools.iter().flat_map(|pool| &pool.borrowing).map(|(_, ix)| *ix);
+        let own = self.lesser[claimant.asker.workspace as usize].iter().map(|(_, _, ix)| *ix);
+        let all = borrowing.filter(|_| is_lent).take(SEEN).chain(own.filter(|_| !is_lent).take(SEEN));
+        let all = all.filter(|ix| counts(ix) && self.cause(claimant, *ix).is_some());
+        let open = all.filter(|ix| !self.is_protected(*ix, pass));
+        let mut victims: Vec<RunIx> = open.take(WEIGHED).collect();
         self.sort_by_loss(&mut victims, claimant.now);
         for ix in victims {
             if !matches!(
@@ -221,7 +259,7 @@ impl Scheduler {
         let victims = self.victims(claimant, pool, pass);
         let mut rooms: HashMap<NodeIx, u32> = HashMap::new();
         let class = &self.classes[class_ix];
-        self.pools[pool as usize].room.visit(&class.need, claimant.kind, |ix| {
+        self.pools[pool as usize].room.visit(&class.need, claimant.kind, 1, |ix| {
             rooms.insert(ix, self.room_on(ix, class, claimant.kind, claimant.asker).min(size));
             ControlFlow::Continue(())
         });
@@ -258,18 +296,20 @@ impl Scheduler {
     fn victims(&self, claimant: &Claimant, pool: u32, pass: &mut Pass) -> BTreeMap<NodeIx, Vec<RunIx>> {
         let class = &self.classes[self.groups[claimant.asker.group].class];
         let from = &self.pools[pool as usize];
-        let lower = from.preemptible.range(..(claimant.asker.priority, 0)).map(|(_, ix)| *ix);
-        let all: BTreeSet<RunIx> = lower.chain(from.borrowing.iter().copied()).collect();
-        let mut by_node: BTreeMap<NodeIx, Vec<RunIx>> = BTreeMap::new();
-        let may_end = |ix: &RunIx, pass: &mut Pass| match self.cause(claimant, *ix) {
-            Some(Cause::Priority) => !self.is_protected(*ix, pass),
-            Some(Cause::Reclaim) => self.is_borrower(*ix) && !self.is_protected(*ix, pass),
+        let below = (claimant.asker.priority, Reverse(Millis::MAX), 0);
+        let lower = from.preemptible.range(..below).map(|(_, _, ix)| *ix);
+        let borrowing = from.borrowing.iter().map(|(_, ix)| *ix);
+        let may_end = |ix: &RunIx| match self.cause(claimant, *ix) {
+            Some(Cause::Priority) => true,
+            Some(Cause::Reclaim) => self.is_borrower(*ix),
             None => false,
         };
+        let size = self.groups[claimant.asker.group].size as usize * class.need.device_count().max(1);
+        let all = borrowing.take(SEEN.max(8 * size)).chain(lower.take(SEEN.max(8 * size)));
+        let open = all.filter(|ix| !self.is_out.contains(ix) && may_end(ix) && !self.is_protected(*ix, pass));
+        let all: BTreeSet<RunIx> = open.take(WEIGHED.max(4 * size)).collect();
+        let mut by_node: BTreeMap<NodeIx, Vec<RunIx>> = BTreeMap::new();
         for ix in all {
-            if self.is_out.contains(&ix) || !may_end(&ix, pass) {
-                continue;
-            }
             for seat in self.runs[ix].seats.iter().flatten() {
                 let node = &self.nodes[seat.node];
                 let is_usable = node.is_present && node.state.usable && class.admits(node);

@@ -37,7 +37,8 @@ impl Key {
 /// A job's part of its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
-    pub priority: Reverse<u32>,
+    pub priority: u32,
+    pub workspace: u32,
     pub member: MemberIx,
     pub place: u64,
     pub job: JobIx,
@@ -46,10 +47,19 @@ pub(crate) struct Ticket {
 /// Jobs by their age.
 type ByPlace = BTreeSet<(u64, JobIx)>;
 
+/// The jobs of one user of a workspace, of one priority.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    pub member: MemberIx,
+    /// The first of them, beside the others because it alone is looked at again and again.
+    pub first: (u64, JobIx),
+    all: ByPlace,
+}
+
 /// The jobs of one shape.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lanes {
-    lanes: BTreeMap<(Reverse<u32>, MemberIx), ByPlace>,
+    lanes: BTreeMap<(Reverse<u32>, u32), Vec<Lane>>,
     by_place: ByPlace,
     /// Those of which it is known for how long they run.
     by_length: BTreeSet<(Millis, JobIx)>,
@@ -58,17 +68,29 @@ pub(crate) struct Lanes {
 impl Lanes {
     pub fn insert(&mut self, ticket: Ticket, length: Option<Millis>) {
         let entry = (ticket.place, ticket.job);
-        self.lanes.entry((ticket.priority, ticket.member)).or_default().insert(entry);
+        let lanes = self.lanes.entry((Reverse(ticket.priority), ticket.workspace)).or_default();
+        match lanes.iter_mut().find(|lane| lane.member == ticket.member) {
+            Some(lane) => {
+                lane.all.insert(entry);
+                lane.first = lane.first.min(entry);
+            }
+            None => lanes.push(Lane { member: ticket.member, first: entry, all: [entry].into() }),
+        }
         self.by_place.insert(entry);
         self.by_length.extend(length.map(|length| (length, ticket.job)));
     }
 
     pub fn remove(&mut self, ticket: Ticket, length: Option<Millis>) {
         let entry = (ticket.place, ticket.job);
-        if let Some(lane) = self.lanes.get_mut(&(ticket.priority, ticket.member)) {
-            lane.remove(&entry);
-            if lane.is_empty() {
-                self.lanes.remove(&(ticket.priority, ticket.member));
+        let key = (Reverse(ticket.priority), ticket.workspace);
+        if let Some(lanes) = self.lanes.get_mut(&key) {
+            for lane in lanes.iter_mut().filter(|lane| lane.member == ticket.member) {
+                lane.all.remove(&entry);
+                lane.first = lane.all.first().copied().unwrap_or(lane.first);
+            }
+            lanes.retain(|lane| !lane.all.is_empty());
+            if lanes.is_empty() {
+                self.lanes.remove(&key);
             }
         }
         self.by_place.remove(&entry);
@@ -85,18 +107,27 @@ impl Lanes {
         self.by_place.len()
     }
 
+    /// The lanes of each workspace by priority, the highest first.
+    pub fn levels(&self) -> impl Iterator<Item = (u32, u32, &[Lane])> {
+        self.lanes.iter().map(|((priority, workspace), lanes)| (priority.0, *workspace, &lanes[..]))
+    }
+
     /// The first of each lane, the highest priorities first.
     pub fn heads(&self) -> impl Iterator<Item = Ticket> {
-        self.lanes.iter().filter_map(|((priority, member), lane)| {
-            let (place, job) = *lane.first()?;
-            Some(Ticket { priority: *priority, member: *member, place, job })
+        self.levels().flat_map(|(priority, workspace, lanes)| {
+            lanes.iter().map(move |lane| {
+                let (place, job) = lane.first;
+                Ticket { priority, workspace, member: lane.member, place, job }
+            })
         })
     }
 
     /// The lanes, with how many wait in each, and how many of them before a place.
     pub fn before(&self, place: u64) -> impl Iterator<Item = (u32, MemberIx, usize, usize)> {
-        self.lanes.iter().map(move |((priority, member), lane)| {
-            (priority.0, *member, lane.len(), lane.range(..(place, 0)).count())
+        self.levels().flat_map(move |(priority, _, lanes)| {
+            lanes.iter().map(move |lane| {
+                (priority, lane.member, lane.all.len(), lane.all.range(..(place, 0)).count())
+            })
         })
     }
 

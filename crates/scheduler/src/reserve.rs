@@ -35,6 +35,9 @@ pub(crate) struct Reservation {
 pub(crate) const FIRST: usize = 0;
 pub(crate) const OLDEST: usize = 1;
 
+/// How many ends are looked at for the first in order, which is another one soon.
+const ENDS: usize = 4096;
+
 /// A node as it would be when some runs have ended.
 pub(crate) struct Shadow {
     left: Left,
@@ -127,10 +130,9 @@ impl Scheduler {
         // Who has waited longest is in nobody else's way; everybody else is in theirs.
         let other = self.pools[class.pool as usize].reserved[OLDEST].as_ref();
         let other = other.filter(|it| slot == FIRST && it.job != job);
-        let found = self
-            .kinds_for(class)
-            .into_iter()
-            .filter_map(|kind| self.reservation_of(job, (class, group.size), kind, other, now));
+        let found = self.kinds_for(class).into_iter().filter_map(|kind| {
+            self.reservation_of(job, (class, group.size), kind, (other, slot == OLDEST), now)
+        });
         found.min_by_key(|it| (it.at.is_none(), it.at, it.kind))
     }
 
@@ -139,7 +141,7 @@ impl Scheduler {
         job: JobIx,
         (class, size): (&Class, u32),
         kind: Option<KindIx>,
-        other: Option<&Reservation>,
+        (other, is_oldest): (Option<&Reservation>, bool),
         now: Millis,
     ) -> Option<Reservation> {
         let pool = &self.pools[class.pool as usize];
@@ -152,7 +154,7 @@ impl Scheduler {
         };
         let mut shadows: HashMap<NodeIx, Shadow> = HashMap::new();
         let mut total = 0u64;
-        pool.room.visit(&class.need, kind, |ix| {
+        pool.room.visit(&class.need, kind, 1, |ix| {
             if may_use(ix) {
                 let shadow = self.shadow(ix, class, kind, size);
                 total += u64::from(shadow.room);
@@ -161,7 +163,9 @@ impl Scheduler {
             ControlFlow::Continue(())
         });
         let mut walked = Vec::new();
-        for (at, run) in self.endings(class.pool, now) {
+        // Whoever has waited longest gets a place whatever it costs to find it.
+        let most = if is_oldest { usize::MAX } else { ENDS };
+        for (at, run) in self.endings(class.pool, now).take(most) {
             if total >= u64::from(size) {
                 break;
             }

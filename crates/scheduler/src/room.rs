@@ -270,18 +270,26 @@ impl Room {
         self.free.get(&kind).copied().unwrap_or(0)
     }
 
-    /// Shows the nodes that may have room for a need, those that it fills best first: the fewest devices are left, so that whole
-    /// nodes stay whole.
-    pub fn visit(&self, need: &Need, kind: Option<KindIx>, mut see: impl FnMut(NodeIx) -> ControlFlow<()>) {
+    /// Shows the nodes that may have room for so many tasks of a need, those that they fill best first: the fewest devices are
+    /// left, so that whole nodes stay whole.
+    pub fn visit(
+        &self,
+        need: &Need,
+        kind: Option<KindIx>,
+        tasks: u32,
+        mut see: impl FnMut(NodeIx) -> ControlFlow<()>,
+    ) {
         if need.exclusive {
             let _ = self.empty.iter().try_for_each(|(_, _, ix)| see(*ix));
         } else if let Some(kind) = kind {
             let Some(nodes) = self.by_kind.get(&kind) else { return };
-            let _ = nodes.range((need.device_count() as u32, 0)..).try_for_each(|(_, ix)| see(*ix));
+            let _ = nodes
+                .range(((need.device_count() as u32).saturating_mul(tasks), 0)..)
+                .try_for_each(|(_, ix)| see(*ix));
         } else if need.cpu_millis > 0 {
-            let _ = steps(&self.by_cpu, need.cpu_millis, see);
+            let _ = steps(&self.by_cpu, need.cpu_millis.saturating_mul(u64::from(tasks)), see);
         } else {
-            let _ = steps(&self.by_slots, 1, see);
+            let _ = steps(&self.by_slots, u64::from(tasks), see);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What runs and what is promised a place: claims on nodes, charges on quotas, use on accounts, all of them made and undone together.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use muster_model::JobId;
@@ -191,10 +192,12 @@ impl Scheduler {
         let run = &self.runs[ix];
         let (pool, job) = (&mut self.pools[run.pool as usize], &self.jobs[run.job]);
         if job.preemptible {
-            pool.preemptible.insert((job.priority, ix));
+            let entry = (job.priority, Reverse(run.saved_at), ix);
+            pool.preemptible.insert(entry);
+            self.lesser[job.workspace as usize].insert(entry);
         }
         if run.borrows {
-            pool.borrowing.insert(ix);
+            pool.borrowing.insert((Reverse(run.saved_at), ix));
         }
     }
 
@@ -202,8 +205,12 @@ impl Scheduler {
     pub(crate) fn unlist(&mut self, ix: RunIx) -> bool {
         let run = &self.runs[ix];
         let pool = &mut self.pools[run.pool as usize];
-        let was_preemptible = pool.preemptible.remove(&(self.jobs[run.job].priority, ix));
-        pool.borrowing.remove(&ix) || was_preemptible
+        let saved_at = Reverse(run.saved_at);
+        let job = &self.jobs[run.job];
+        let entry = (job.priority, saved_at, ix);
+        self.lesser[job.workspace as usize].remove(&entry);
+        let was_preemptible = pool.preemptible.remove(&entry);
+        pool.borrowing.remove(&(saved_at, ix)) || was_preemptible
     }
 
     /// Claims a run's places. `lay` and `lift` undo each other exactly, and are also used to try what would be.
@@ -308,12 +315,13 @@ impl Scheduler {
         self.runs[ix].borrows = borrows;
         self.take_element(job, running.element);
         self.begin(ix, running.started_at);
-        let run = &mut self.runs[ix];
-        run.saved_at = running.saved_at.unwrap_or(running.started_at);
+        self.unlist(ix);
+        self.runs[ix].saved_at = running.saved_at.unwrap_or(running.started_at);
         if running.is_leaving {
-            run.phase = Phase::Leaving;
-            self.unlist(ix);
+            self.runs[ix].phase = Phase::Leaving;
             self.leaving.insert(ix);
+        } else {
+            self.list(ix);
         }
     }
 
@@ -366,7 +374,11 @@ impl Scheduler {
         match change {
             Change::Saved { element, at } => {
                 if let Some(run) = self.jobs[ix].runs.get(&element).copied() {
+                    let was_listed = self.unlist(run);
                     self.runs[run].saved_at = at;
+                    if was_listed {
+                        self.list(run);
+                    }
                 }
                 return;
             }

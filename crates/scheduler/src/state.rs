@@ -99,7 +99,8 @@ pub(crate) struct Job {
 
 impl Job {
     pub fn ticket(&self, ix: JobIx) -> Ticket {
-        Ticket { priority: Reverse(self.priority), member: self.member, place: self.place, job: ix }
+        let Self { priority, workspace, member, place, .. } = *self;
+        Ticket { priority, workspace, member, place, job: ix }
     }
 
     fn is_waiting(&self) -> bool {
@@ -132,10 +133,10 @@ pub(crate) struct Pool {
     pub layout: u64,
     /// What is kept for the first in order, and for the one that has waited longest.
     pub reserved: [Option<Reservation>; 2],
-    /// Runs that may be ended for a higher priority than theirs.
-    pub preemptible: BTreeSet<(u32, RunIx)>,
+    /// Runs that may be ended for a higher priority than theirs: the least first, then those that lose least.
+    pub preemptible: BTreeSet<(u32, Reverse<Millis>, RunIx)>,
     /// Runs that are more than their workspace's own.
-    pub borrowing: BTreeSet<RunIx>,
+    pub borrowing: BTreeSet<(Reverse<Millis>, RunIx)>,
     /// Runs whose end is known.
     pub ends: BTreeSet<(Millis, RunIx)>,
     pub runs: BTreeSet<RunIx>,
@@ -169,6 +170,8 @@ pub struct Scheduler {
     pub(crate) jobs: Slab<Job>,
     pub(crate) runs: Slab<Run>,
     pub(crate) workspaces: Vec<(String, Account)>,
+    /// Of each workspace, the runs that may be ended for a higher priority than theirs.
+    pub(crate) lesser: Vec<BTreeSet<(u32, Reverse<Millis>, RunIx)>>,
     pub(crate) ledger: Ledger,
     pub(crate) people: Vec<Person>,
     pub(crate) members: Vec<Member>,
@@ -176,6 +179,10 @@ pub struct Scheduler {
     /// Runs whose place is not free yet, and runs that are to make place.
     pub(crate) promised: BTreeSet<RunIx>,
     pub(crate) leaving: BTreeSet<RunIx>,
+    /// Shapes with jobs that have not been tried at others' cost yet, and when all of them last were.
+    pub(crate) fresh: BTreeSet<ShapeIx>,
+    pub(crate) searched_at: Option<Millis>,
+    pub(crate) searched_epoch: u64,
     /// Runs that are taken out for a trial; none between passes.
     pub(crate) is_out: HashSet<RunIx>,
     pub(crate) job_index: HashMap<JobId, JobIx>,
@@ -207,12 +214,16 @@ impl Scheduler {
             jobs: Slab::default(),
             runs: Slab::default(),
             workspaces: Vec::new(),
+            lesser: Vec::new(),
             ledger: Ledger::default(),
             people: Vec::new(),
             members: Vec::new(),
             paused: BTreeSet::new(),
             promised: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            fresh: BTreeSet::new(),
+            searched_at: None,
+            searched_epoch: 0,
             is_out: HashSet::new(),
             job_index: HashMap::new(),
             node_index: HashMap::new(),
@@ -434,9 +445,10 @@ impl Scheduler {
         }
         if job.is_queued != is_waiting {
             job.is_queued = is_waiting;
-            let (ticket, expected, group) = (job.ticket(ix), job.expected, job.group);
-            let group = &mut self.groups[group];
+            let (ticket, expected, number) = (job.ticket(ix), job.expected, job.group);
+            let group = &mut self.groups[number];
             if is_waiting {
+                self.fresh.insert(number);
                 group.lanes.insert(ticket, expected);
                 group.blocked_at = None;
             } else {
@@ -483,10 +495,11 @@ impl Scheduler {
     }
 
     pub(crate) fn workspace(&mut self, name: &str) -> u32 {
-        let (workspaces, ledger) = (&mut self.workspaces, &mut self.ledger);
+        let (workspaces, ledger, lesser) = (&mut self.workspaces, &mut self.ledger, &mut self.lesser);
         intern(&mut self.names, WORKSPACE, name, || {
             workspaces.push((name.into(), Account::new(1.0)));
             ledger.open();
+            lesser.push(BTreeSet::new());
             workspaces.len() - 1
         })
     }
@@ -579,6 +592,7 @@ impl Scheduler {
         if group.users == 0 {
             let (class, size) = (group.class, group.size);
             self.groups.remove(ix);
+            self.fresh.remove(&ix);
             self.group_index.remove(&(class, size));
             self.release_class(class);
         }

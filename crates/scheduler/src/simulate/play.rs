@@ -109,6 +109,7 @@ impl<'a> Player<'a> {
                 self.scheduler.submit(request(ix, line, now));
             }
             Happens::Ends(ix, tries) if self.jobs[ix as usize].tries == tries => {
+                self.jobs[ix as usize].tries += 1;
                 self.scheduler.ended(&id(ix), 0, Fate::Over, now);
                 self.meter.stops(&self.trace.jobs[ix as usize]);
                 self.meter.ends();

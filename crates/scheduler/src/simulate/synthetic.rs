@@ -18,7 +18,7 @@ pub struct Synthetic {
 
 impl Default for Synthetic {
     fn default() -> Self {
-        Self { nodes: 10_000, jobs: 100_000, seed: 1, load: 1.1 }
+        Self { nodes: 10_000, jobs: 100_000, seed: 1, load: 1.5 }
     }
 }
 
@@ -110,7 +110,7 @@ fn job(dice: &mut Dice, most: u32) -> JobLine {
     let (nodes, devices) = dice.weighted(&SIZES);
     // Large jobs run longer.
     let median = 900.0 * f64::from((nodes * devices).max(1)).sqrt();
-    let runs = dice.lognormal(median, 1.4).clamp(10.0, 14.0 * 86_400.0).floor();
+    let runs = dice.lognormal(median, 1.2).clamp(10.0, 86_400.0).floor();
     let is_known = dice.part() < 0.6;
     // Who says for how long, says too much: nobody wants to be ended by the limit.
     let says = is_known.then(|| (runs * (1.0 + 2.0 * dice.part())).ceil());
