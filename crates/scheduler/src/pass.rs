@@ -70,6 +70,7 @@ impl Scheduler {
     /// Decides what starts now. Everything in the plan is so for the scheduler from now on.
     pub fn pass(&mut self, now: Millis) -> Plan {
         self.wake(now);
+        self.ripen(now);
         let mut pass = self.new_pass(now);
         self.start_promised(&mut pass);
         self.start_reserved(OLDEST, &mut pass);

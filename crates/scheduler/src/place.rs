@@ -101,9 +101,26 @@ impl Scheduler {
         if delegates {
             return Ok(Offer { kind, seats: Vec::new(), charge: early.0, borrows: early.1 });
         }
-        let seats = self.seats(class, group.size, kind, asker).ok_or(Blocked::Room)?;
+        let Some(seats) = self.seats(class, group.size, kind, asker) else {
+            // Whole nodes count whole: one that may not have even the smallest does not wait for room.
+            if class.need.exclusive {
+                judge(&self.smallest(class, group.size, kind))?;
+            }
+            return Err(Blocked::Room);
+        };
         let (charge, borrows) = if class.need.exclusive { judge(&seats)? } else { early };
         Ok(Offer { kind, seats, charge, borrows })
+    }
+
+    /// The smallest nodes that would do, whoever has them.
+    fn smallest(&self, class: &Class, size: u32, kind: Option<KindIx>) -> Vec<Seat> {
+        let nodes = self.pools[class.pool as usize].nodes.iter().copied();
+        let mut nodes: Vec<NodeIx> = nodes
+            .filter(|ix| class.admits(&self.nodes[*ix]) && self.nodes[*ix].whole(kind).room(&class.need) > 0)
+            .collect();
+        nodes.sort_by_key(|ix| (self.nodes[*ix].state.capacity.devices.len(), *ix));
+        let seat = |node| Seat { node, devices: Vec::new() };
+        nodes.into_iter().take(size as usize).map(seat).collect()
     }
 
     /// The kinds of device that would do, those of which the fewest are left first; one answer, if none are asked for.

@@ -49,6 +49,9 @@ pub struct Policy {
     pub patience: Duration,
     /// Whether running work may be ended for waiting work.
     pub preemption: bool,
+    /// Whoever may have others' place waits this long first, for what ends by itself.
+    #[serde(with = "duration_text")]
+    pub preempt_after: Duration,
     /// Nothing is ended for others before it has run this long.
     #[serde(with = "duration_text")]
     pub min_run_time: Duration,
@@ -75,6 +78,8 @@ impl Default for Policy {
             backfill: Backfill::Reserve,
             patience: Duration::from_secs(3600),
             preemption: true,
+            // On a large cluster something ends every few seconds, and nothing is lost by that.
+            preempt_after: Duration::from_secs(30),
             // Loading a model and its data takes minutes: less than this would only be lost.
             min_run_time: Duration::from_secs(600),
             preemptions_per_day: 4,

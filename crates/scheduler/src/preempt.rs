@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 
 use crate::pass::Pass;
 use crate::place::{Asker, Blocked};
-use crate::policy::Millis;
+use crate::policy::{Millis, millis};
 use crate::queue::{JobIx, Key, ShapeIx};
 use crate::quota::{Charge, Dim, Verdict};
 use crate::request::{Cause, Preemption};
@@ -50,9 +50,12 @@ struct Way {
 impl Scheduler {
     /// Promises places to those who may have them at others' cost.
     pub(crate) fn preempt_for_waiting(&mut self, pass: &mut Pass) {
-        let can_any =
-            self.pools.iter().any(|pool| !pool.borrowing.is_empty() || !pool.preemptible.is_empty());
-        if !can_any {
+        if let Some((until, _)) = self.young.first().filter(|(until, _)| *until < Millis::MAX)
+            && self.groups.iter().any(|(_, group)| !group.lanes.is_empty())
+        {
+            pass.next_at((*until).max(pass.now.saturating_add(AGAIN)));
+        }
+        if self.pools.iter().all(|pool| pool.borrowing.is_empty() && pool.preemptible.is_empty()) {
             return self.fresh.clear();
         }
         let again_at = self.searched_at.map_or(0, |at| at.saturating_add(AGAIN));
@@ -71,6 +74,7 @@ impl Scheduler {
             }
         };
         self.fresh.clear();
+        self.put_off(&mut keys, pass);
         keys.sort_by(Key::order);
         let (mut tries, mut promises, mut seen) = (0, 0, HashSet::new());
         for key in keys {
@@ -81,7 +85,7 @@ impl Scheduler {
             if !seen.insert((job.group, job.workspace, job.priority)) {
                 continue;
             }
-            match self.way(key.job, pass) {
+            match self.way(key.job, pass.now) {
                 Some(way) => {
                     promises += 1;
                     self.promise(key.job, way, pass);
@@ -94,6 +98,20 @@ impl Scheduler {
             self.searched_at = None;
             pass.next_at(pass.now);
         }
+    }
+
+    /// Takes out those who have not waited long enough, to be looked at when they have.
+    fn put_off(&mut self, keys: &mut Vec<Key>, pass: &mut Pass) {
+        let after = millis(self.policy.preempt_after);
+        keys.retain(|key| {
+            let job = &self.jobs[key.job];
+            let due = job.submitted_at.saturating_add(after);
+            if due > pass.now {
+                self.fresh.insert(job.group);
+                pass.next_at(due);
+            }
+            due <= pass.now
+        });
     }
 
     /// The first of each lane that may take something from somebody.
@@ -132,8 +150,8 @@ impl Scheduler {
         if delegates { own(None) } else { self.kinds_for(class).into_iter().any(own) }
     }
 
-    fn way(&mut self, job: JobIx, pass: &mut Pass) -> Option<Way> {
-        let asker = self.asker(job, pass.now);
+    fn way(&mut self, job: JobIx, now: Millis) -> Option<Way> {
+        let asker = self.asker(job, now);
         if matches!(self.offer(&asker), Ok(_) | Err(Blocked::User)) {
             return None;
         }
@@ -142,24 +160,24 @@ impl Scheduler {
             true => vec![None],
             false => self.kinds_for(class),
         };
-        kinds.into_iter().find_map(|kind| self.way_of(&asker, kind, pass))
+        kinds.into_iter().find_map(|kind| self.way_of(&asker, kind, now))
     }
 
     /// Tries with runs really taken out, and puts all of them back.
-    fn way_of(&mut self, asker: &Asker, kind: Option<KindIx>, pass: &mut Pass) -> Option<Way> {
+    fn way_of(&mut self, asker: &Asker, kind: Option<KindIx>, now: Millis) -> Option<Way> {
         let charge = self.charge_of(asker.group, kind, &[]);
         let mut out = Vec::new();
-        let mut claimant = Claimant { asker, kind, charge, is_nominal: false, now: pass.now };
-        let found = self.search(&mut claimant, &mut out, pass);
+        let mut claimant = Claimant { asker, kind, charge, is_nominal: false, now };
+        let found = self.search(&mut claimant, &mut out);
         out.iter().for_each(|run| self.put_back(*run));
         found.map(|offer| Way { offer, victims: out })
     }
 
-    fn search(&mut self, claimant: &mut Claimant, out: &mut Vec<RunIx>, pass: &mut Pass) -> Option<Offer> {
+    fn search(&mut self, claimant: &mut Claimant, out: &mut Vec<RunIx>) -> Option<Offer> {
         let workspace = claimant.asker.workspace;
         let verdict = self.ledger.check(workspace, &claimant.charge);
         if let Verdict::Lent(dim) | Verdict::Over(dim) = verdict {
-            self.take_quota(claimant, verdict, dim, out, pass);
+            self.take_quota(claimant, verdict, dim, out);
         }
         claimant.is_nominal = match self.ledger.check(workspace, &claimant.charge) {
             Verdict::Nominal => true,
@@ -169,7 +187,7 @@ impl Scheduler {
         if out.iter().any(|run| self.cause(claimant, *run).is_none()) {
             return None;
         }
-        if self.fitting(claimant).is_none() && !self.take_room(claimant, out, pass) {
+        if self.fitting(claimant).is_none() && !self.take_room(claimant, out) {
             return None;
         }
         self.spare_some(claimant, out);
@@ -198,25 +216,8 @@ impl Scheduler {
         (is_owner && is_other && run.borrows).then_some(Cause::Reclaim)
     }
 
-    /// Whether a run is out of reach for now; if it is, when that ends.
-    fn is_protected(&self, ix: RunIx, pass: &mut Pass) -> bool {
-        let until = self.protected_until(&self.runs[ix]);
-        let is_protected = until > pass.now;
-        if is_protected && until < Millis::MAX {
-            pass.next_at(until.max(pass.now.saturating_add(AGAIN)));
-        }
-        is_protected
-    }
-
     /// Takes out runs whose quota is in the way: of those who borrowed, or of the same workspace's lesser work.
-    fn take_quota(
-        &mut self,
-        claimant: &mut Claimant,
-        verdict: Verdict,
-        dim: Dim,
-        out: &mut Vec<RunIx>,
-        pass: &mut Pass,
-    ) {
+    fn take_quota(&mut self, claimant: &mut Claimant, verdict: Verdict, dim: Dim, out: &mut Vec<RunIx>) {
         claimant.is_nominal = true;
         let is_lent = matches!(verdict, Verdict::Lent(_));
         let counts = |ix: &RunIx| self.runs[*ix].charge.iter().any(|(it, amount)| *it == dim && *amount > 0);
@@ -224,8 +225,7 @@ impl Scheduler {
         let own = self.lesser[claimant.asker.workspace as usize].iter().map(|(_, _, ix)| *ix);
         let all = borrowing.filter(|_| is_lent).take(SEEN).chain(own.filter(|_| !is_lent).take(SEEN));
         let all = all.filter(|ix| counts(ix) && self.cause(claimant, *ix).is_some());
-        let open = all.filter(|ix| !self.is_protected(*ix, pass));
-        let mut victims: Vec<RunIx> = open.take(WEIGHED).collect();
+        let mut victims: Vec<RunIx> = all.take(WEIGHED).collect();
         self.sort_by_loss(&mut victims, claimant.now);
         for ix in victims {
             if !matches!(
@@ -250,13 +250,13 @@ impl Scheduler {
     }
 
     /// Takes out runs until there is room, node by node, the cheapest first.
-    fn take_room(&mut self, claimant: &Claimant, out: &mut Vec<RunIx>, pass: &mut Pass) -> bool {
+    fn take_room(&mut self, claimant: &Claimant, out: &mut Vec<RunIx>) -> bool {
         let group = &self.groups[claimant.asker.group];
         let (class_ix, size, pool) = (group.class, group.size, self.classes[group.class].pool);
         if self.pools[pool as usize].delegates {
             return false;
         }
-        let victims = self.victims(claimant, pool, pass);
+        let victims = self.victims(claimant, pool);
         let mut rooms: HashMap<NodeIx, u32> = HashMap::new();
         let class = &self.classes[class_ix];
         self.pools[pool as usize].room.visit(&class.need, claimant.kind, 1, |ix| {
@@ -293,7 +293,7 @@ impl Scheduler {
     }
 
     /// The runs that may be ended for somebody, by node.
-    fn victims(&self, claimant: &Claimant, pool: u32, pass: &mut Pass) -> BTreeMap<NodeIx, Vec<RunIx>> {
+    fn victims(&self, claimant: &Claimant, pool: u32) -> BTreeMap<NodeIx, Vec<RunIx>> {
         let class = &self.classes[self.groups[claimant.asker.group].class];
         let from = &self.pools[pool as usize];
         let below = (claimant.asker.priority, Reverse(Millis::MAX), 0);
@@ -306,7 +306,7 @@ impl Scheduler {
         };
         let size = self.groups[claimant.asker.group].size as usize * class.need.device_count().max(1);
         let all = borrowing.take(SEEN.max(8 * size)).chain(lower.take(SEEN.max(8 * size)));
-        let open = all.filter(|ix| !self.is_out.contains(ix) && may_end(ix) && !self.is_protected(*ix, pass));
+        let open = all.filter(|ix| !self.is_out.contains(ix) && may_end(ix));
         let all: BTreeSet<RunIx> = open.take(WEIGHED.max(4 * size)).collect();
         let mut by_node: BTreeMap<NodeIx, Vec<RunIx>> = BTreeMap::new();
         for ix in all {

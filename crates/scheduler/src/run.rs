@@ -45,6 +45,8 @@ pub(crate) struct Run {
     pub phase: Phase,
     pub started_at: Millis,
     pub saved_at: Millis,
+    /// Not before this moment is it ended for others.
+    pub protected_until: Millis,
     pub ends_at: Option<Millis>,
 }
 
@@ -158,6 +160,7 @@ impl Scheduler {
             phase: Phase::Running,
             started_at: at,
             saved_at: at,
+            protected_until: 0,
             ends_at: None,
         };
         let ix = self.runs.insert(run);
@@ -187,17 +190,30 @@ impl Scheduler {
         self.queue(job);
     }
 
-    /// Lists a run among those that may be ended for others, if it may.
+    /// Lists a run among those that may be ended for others, if it may, from when its least time is over.
     fn list(&mut self, ix: RunIx) {
         let run = &self.runs[ix];
-        let (pool, job) = (&mut self.pools[run.pool as usize], &self.jobs[run.job]);
-        if job.preemptible {
-            let entry = (job.priority, Reverse(run.saved_at), ix);
-            pool.preemptible.insert(entry);
-            self.lesser[job.workspace as usize].insert(entry);
+        if self.jobs[run.job].preemptible || run.borrows {
+            let until = self.protected_until(run);
+            self.runs[ix].protected_until = until;
+            self.young.insert((until, ix));
         }
-        if run.borrows {
-            pool.borrowing.insert((Reverse(run.saved_at), ix));
+    }
+
+    /// Those whose least time is over may be ended from now on.
+    pub(crate) fn ripen(&mut self, now: Millis) {
+        while let Some((until, ix)) = self.young.first().copied().filter(|(until, _)| *until <= now) {
+            self.young.remove(&(until, ix));
+            let run = &self.runs[ix];
+            let (pool, job) = (&mut self.pools[run.pool as usize], &self.jobs[run.job]);
+            if job.preemptible {
+                let entry = (job.priority, Reverse(run.saved_at), ix);
+                pool.preemptible.insert(entry);
+                self.lesser[job.workspace as usize].insert(entry);
+            }
+            if run.borrows {
+                pool.borrowing.insert((Reverse(run.saved_at), ix));
+            }
         }
     }
 
@@ -210,7 +226,8 @@ impl Scheduler {
         let entry = (job.priority, saved_at, ix);
         self.lesser[job.workspace as usize].remove(&entry);
         let was_preemptible = pool.preemptible.remove(&entry);
-        pool.borrowing.remove(&(saved_at, ix)) || was_preemptible
+        let was_young = self.young.remove(&(run.protected_until, ix));
+        pool.borrowing.remove(&(saved_at, ix)) || was_preemptible || was_young
     }
 
     /// Claims a run's places. `lay` and `lift` undo each other exactly, and are also used to try what would be.
@@ -457,7 +474,7 @@ impl Scheduler {
     }
 
     /// From when on a run may be ended for others.
-    pub(crate) fn protected_until(&self, run: &Run) -> Millis {
+    fn protected_until(&self, run: &Run) -> Millis {
         let young = run.started_at.saturating_add(millis(self.policy.min_run_time));
         let often = self.policy.preemptions_per_day as usize;
         if often == 0 {

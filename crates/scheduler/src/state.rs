@@ -181,6 +181,8 @@ pub struct Scheduler {
     pub(crate) leaving: BTreeSet<RunIx>,
     /// Shapes with jobs that have not been tried at others' cost yet, and when all of them last were.
     pub(crate) fresh: BTreeSet<ShapeIx>,
+    /// Runs that may be ended for others from a moment on.
+    pub(crate) young: BTreeSet<(Millis, RunIx)>,
     pub(crate) searched_at: Option<Millis>,
     pub(crate) searched_epoch: u64,
     /// Runs that are taken out for a trial; none between passes.
@@ -222,6 +224,7 @@ impl Scheduler {
             promised: BTreeSet::new(),
             leaving: BTreeSet::new(),
             fresh: BTreeSet::new(),
+            young: BTreeSet::new(),
             searched_at: None,
             searched_epoch: 0,
             is_out: HashSet::new(),

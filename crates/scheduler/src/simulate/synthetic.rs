@@ -1,5 +1,7 @@
 //! Work as clusters of accelerators see it, made up from a seed: most jobs are small and short, most of the time goes to few large ones.
 
+use muster_model::quantity::DeviceRequest;
+
 use super::trace::{JobLine, NodeLine, Trace, WorkspaceLine};
 use crate::quota::Quota;
 
@@ -124,11 +126,7 @@ fn job(dice: &mut Dice, most: u32) -> JobLine {
         workspace: format!("team-{workspace}"),
         user: format!("user-{workspace}-{}", dice.below(10)),
         nodes: nodes.min(most.max(1)),
-        gpus: (devices > 0).then(|| muster_model::quantity::DeviceRequest {
-            vendor: None,
-            model: None,
-            count: devices,
-        }),
+        gpus: Some(DeviceRequest { vendor: None, model: None, count: devices }).filter(|it| it.count > 0),
         cpus: f64::from(devices.max(1) * 8),
         memory_gib: f64::from(devices.max(1) * 64),
         priority,

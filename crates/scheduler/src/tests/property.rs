@@ -91,6 +91,7 @@ fn policies() -> impl Strategy<Value = Policy> {
             patience: Duration::from_secs(patience * 600),
             min_run_time: Duration::from_secs(least * 60),
             preemptions_per_day: often,
+            preempt_after: Duration::from_secs(patience * 30),
             ..Policy::default()
         }
     })
@@ -235,7 +236,12 @@ proptest! {
     /// whom it may.
     #[test]
     fn preemption_never_cycles(nodes in clusters(), quotas in quotas(), jobs in prop::collection::vec(asks(), 1..14)) {
-        let policy = Policy { min_run_time: Duration::ZERO, preemptions_per_day: u32::MAX, ..Policy::default() };
+        let policy = Policy {
+            min_run_time: Duration::ZERO,
+            preempt_after: Duration::ZERO,
+            preemptions_per_day: u32::MAX,
+            ..Policy::default()
+        };
         let mut world = world(policy, nodes, &quotas, None);
         let mut rounds = 0;
         for (id, ask) in (1..).zip(&jobs) {

@@ -15,7 +15,7 @@ const MINUTE: u64 = 60_000;
 
 fn world(nodes: usize, devices: u32) -> World {
     let nodes = (0..nodes).map(|at| node(at, 16, &[("H100", devices)])).collect();
-    let policy = Policy { min_run_time: Duration::ZERO, ..Policy::default() };
+    let policy = Policy { min_run_time: Duration::ZERO, preempt_after: Duration::ZERO, ..Policy::default() };
     World::new(policy, nodes)
 }
 
@@ -193,8 +193,12 @@ fn only_preemptible_work_of_less_priority_makes_room_and_those_who_lose_least() 
 #[test]
 fn everybody_has_their_least_time_and_is_told_when_it_is_over() {
     let nodes = vec![node(0, 8, &[("H100", 4)])];
-    let policy =
-        Policy { min_run_time: Duration::from_secs(600), preemptions_per_day: 1, ..Policy::default() };
+    let policy = Policy {
+        min_run_time: Duration::from_secs(600),
+        preempt_after: Duration::ZERO,
+        preemptions_per_day: 1,
+        ..Policy::default()
+    };
     let mut world = World::new(policy, nodes);
     let mut low = gang(1, 1, 4);
     (low.priority, low.preemptible) = (1, true);

@@ -307,7 +307,7 @@ impl Scheduler {
                 pool.reserved.iter().all(Option::is_none) && pool.runs.is_empty() && pool.ends.is_empty()
             );
             assert!(pool.preemptible.is_empty() && pool.borrowing.is_empty());
-            assert!(self.lesser.iter().all(|runs| runs.is_empty()));
+            assert!(self.lesser.iter().all(|runs| runs.is_empty()) && self.young.is_empty());
         }
         for workspace in 0..self.workspaces.len() as u32 {
             assert!((0..self.dims.len() as u32).all(|dim| self.ledger.used(workspace, dim) == 0));
