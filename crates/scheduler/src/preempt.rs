@@ -55,8 +55,12 @@ impl Scheduler {
         {
             pass.next_at((*until).max(pass.now.saturating_add(AGAIN)));
         }
+        let due = self.due(pass.now);
+        if let Some((at, _)) = self.fresh.first() {
+            pass.next_at(*at);
+        }
         if self.pools.iter().all(|pool| pool.borrowing.is_empty() && pool.preemptible.is_empty()) {
-            return self.fresh.clear();
+            return;
         }
         let again_at = self.searched_at.map_or(0, |at| at.saturating_add(AGAIN));
         let changes = self.pools.iter().map(|pool| pool.epoch).sum();
@@ -70,11 +74,11 @@ impl Scheduler {
                 if changes != self.searched_epoch {
                     pass.next_at(again_at);
                 }
-                self.claimants(&self.fresh, pass)
+                self.claimants(&due, pass)
             }
         };
-        self.fresh.clear();
-        self.put_off(&mut keys, pass);
+        let after = millis(self.policy.preempt_after);
+        keys.retain(|key| self.jobs[key.job].submitted_at.saturating_add(after) <= pass.now);
         keys.sort_by(Key::order);
         let (mut tries, mut promises, mut seen) = (0, 0, HashSet::new());
         for key in keys {
@@ -100,18 +104,14 @@ impl Scheduler {
         }
     }
 
-    /// Takes out those who have not waited long enough, to be looked at when they have.
-    fn put_off(&mut self, keys: &mut Vec<Key>, pass: &mut Pass) {
-        let after = millis(self.policy.preempt_after);
-        keys.retain(|key| {
-            let job = &self.jobs[key.job];
-            let due = job.submitted_at.saturating_add(after);
-            if due > pass.now {
-                self.fresh.insert(job.group);
-                pass.next_at(due);
-            }
-            due <= pass.now
-        });
+    /// The shapes with somebody who has waited long enough by now, and was not tried yet.
+    fn due(&mut self, now: Millis) -> BTreeSet<ShapeIx> {
+        let mut found = BTreeSet::new();
+        while let Some((at, group)) = self.fresh.first().copied().filter(|(at, _)| *at <= now) {
+            self.fresh.remove(&(at, group));
+            found.extend(self.groups.get(group).map(|_| group));
+        }
+        found
     }
 
     /// The first of each lane that may take something from somebody.
