@@ -34,6 +34,7 @@ pub(crate) mod secret;
 pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod sim;
 pub(crate) mod ssh;
 pub(crate) mod ssh_config;
 pub(crate) mod ssh_proxy;

@@ -14,8 +14,8 @@ use serde::Serialize;
 use crate::command::{
     attach, audit, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files,
     gc, get, hold, init, login, logs, machine, nodes, pool, port_forward, ps, release, resume, rm, run,
-    secret, server, session, show, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user, version,
-    wait, why, workspace,
+    secret, server, session, show, sim, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user,
+    version, wait, why, workspace,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::face;
@@ -190,6 +190,7 @@ enum Command {
     Why(why::Args),
     Nodes(nodes::Args),
     Pool(pool::Args),
+    Sim(sim::Args),
     Explain(explain::Args),
     Gc(gc::Args),
     Server(server::Args),
@@ -298,6 +299,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Why(args) => block_on(why::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
         Command::Pool(args) => block_on(pool::run(&args)),
+        Command::Sim(args) => sim::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),

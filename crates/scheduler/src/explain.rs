@@ -3,8 +3,9 @@
 use muster_model::node::Device;
 use muster_model::quantity::{DeviceRequest, format_bytes};
 
+use crate::fit::Need;
 use crate::fit::{Free, fits_ever, place_some};
-use crate::{Need, Waiting};
+use crate::once::Waiting;
 
 /// What stands between a gang and its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +113,7 @@ fn matching<'a>(node: &'a Free, request: &DeviceRequest) -> Vec<&'a Device> {
 }
 
 /// What the gang asks for, whole.
-fn asks(need: &Need, gang: u32) -> String {
+pub(crate) fn asks(need: &Need, gang: u32) -> String {
     match gang {
         1 => format!("needs {}", needs(need)),
         _ => format!("needs {} for each of {gang} tasks at once", needs(need)),

@@ -8,7 +8,7 @@ use muster_model::quantity::DeviceRequest;
 use muster_model::spec::JobSpec;
 use muster_model::task::Placement;
 
-use crate::Waiting;
+use crate::once::Waiting;
 
 /// What one task claims. One that asks for nothing takes a slot.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -42,11 +42,11 @@ impl From<&JobSpec> for Need {
 
 impl Need {
     /// A task that claims CPUs or devices is bounded by those; any other by the node's slots.
-    fn slots(&self) -> u32 {
+    pub(crate) fn slots(&self) -> u32 {
         u32::from(self.cpu_millis == 0 && self.devices.is_none())
     }
 
-    fn device_count(&self) -> usize {
+    pub(crate) fn device_count(&self) -> usize {
         self.devices.as_ref().map_or(0, |request| request.count as usize)
     }
 }
@@ -89,7 +89,7 @@ impl Serves {
         self.obstacle(need).is_none()
     }
 
-    fn serves(&self, need: &Need) -> bool {
+    pub(crate) fn serves(&self, need: &Need) -> bool {
         self.obstacle(need).is_none() && (need.volumes.is_empty() || self.lacks.is_some())
     }
 

@@ -36,8 +36,8 @@ const RULES: &[(&str, MaySee)] = &[
     ("agent", Only(&["model", "bundle", "link", "ssh"])),
     ("server", Only(&["model", "launch", "scheduler", "store", "engine", "api", "bundle", "link"])),
     // The client knows the server by its API alone: what it needs of the model, `api` re-exports.
-    // How a job is to be started is found from the code, which only the client sees.
-    ("cli", Only(&["api", "bundle", "launch", "ssh"])),
+    // How a job is to be started is found from the code, which only the client sees. `sim` plays the scheduler without a server.
+    ("cli", Only(&["api", "bundle", "launch", "scheduler", "ssh"])),
     ("app", Anything),
     ("testkit", Only(&["api", "model"])),
 ];

@@ -136,6 +136,7 @@ fn nothing_that_is_piped_has_colours_unless_they_are_asked_for() {
         &["init"],
         &["config", "path"],
         &["doctor"],
+        &["sim", "--nodes", "4", "--jobs", "50"],
         &["explain"],
         &["explain", "usage"],
         &["completion", "bash"],

@@ -80,7 +80,7 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     lines.extend(job.allocation.as_ref().map(|one| ("allocation", allocation(one))));
     lines.extend(job.launch.as_ref().map(|launch| started(&job.spec, launch)).unwrap_or_default());
     lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
-    lines.extend(job.attempts.last().and_then(notices).map(|text| ("told to end", text)));
+    lines.extend(job.attempts.last().and_then(notices).map(|text| ("notice", text)));
     lines.extend(job.attempts.last().and_then(collected).map(|text| ("collected", text)));
     let mut text = String::new();
     for (name, value) in lines {

@@ -84,6 +84,8 @@ muster_api::model::catalogue! {
         OutputClosed = "output_closed" => "Nothing: a command whose output goes to `head` ends like this.",
         /// The output of the command cannot be written.
         OutputFailed = "output_failed" => "Check the disk or the terminal that stdout goes to, or the path that --output names.",
+        /// A policy of the scheduler cannot be read, or says what cannot be meant.
+        PolicyInvalid = "policy_invalid" => "Correct the field that is named; `muster sim --help` lists the policies that have a name.",
         /// A port of this machine cannot be listened on.
         PortUnusable = "port_unusable" => "Choose another one, LOCAL:REMOTE, or :REMOTE for any that is free.",
         /// The server's address cannot be read.
@@ -124,6 +126,8 @@ muster_api::model::catalogue! {
         NoSuchSetting = "no_such_setting" => "`muster config` lists all settings.",
         /// A setting cannot have this value.
         SettingInvalid = "setting_invalid" => "Choose a value as the message says; `muster config` shows what each setting means.",
+        /// A trace of work cannot be read, or a line of it is wrong.
+        TraceInvalid = "trace_invalid" => "Correct the line that is named; `muster sim --help` shows what a trace has.",
         /// The command line cannot be read.
         Usage = "usage" => "`muster COMMAND --help` shows how the command is written, with examples.",
         /// The jobs were not over within the time given; they go on.
@@ -165,8 +169,10 @@ impl Code {
             | Self::PortUnusable
             | Self::ServerAddressInvalid
             | Self::ServerNotPrivate
+            | Self::PolicyInvalid
             | Self::TaskNotFound
             | Self::TaskNotRunning
+            | Self::TraceInvalid
             | Self::TokenInvalid
             | Self::NoSuchError
             | Self::NoSuchSetting

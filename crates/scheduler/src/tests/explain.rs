@@ -1,0 +1,105 @@
+//! Reasons, and what is offered instead.
+
+use std::time::Duration;
+
+use super::world::{World, gang, node};
+use crate::{Alternative, Policy, Quota, Resource, Standing, Tier};
+
+fn world() -> World {
+    let policy = Policy { min_run_time: Duration::ZERO, ..Policy::default() };
+    World::new(policy, vec![node(0, 16, &[("H100", 4)]), node(1, 16, &[("H100", 4)])])
+}
+
+#[test]
+fn every_tier_is_told_apart() {
+    let mut world = world();
+    world.quota("poor", &[(Resource::Devices, Quota::fixed(1))]);
+    world.limit("bob", 1);
+    let now = world.now;
+    let tell = |world: &mut World, id: u64, change: fn(&mut crate::Request)| {
+        let mut request = gang(id, 1, 1);
+        change(&mut request);
+        let id = world.submit(request);
+        world.pass();
+        let told = world.scheduler.explain(&id, now).map(|it| it.tier);
+        (told, id)
+    };
+    assert_eq!(tell(&mut world, 1, |it| it.standing = Standing::Held).0, Some(Tier::Held));
+    let after = |it: &mut crate::Request| it.standing = Standing::Dependent("after job_x:ok".into());
+    assert_eq!(tell(&mut world, 2, after).0, Some(Tier::Dependency));
+    let large = |it: &mut crate::Request| it.shape = crate::Shape::Gang(9);
+    assert_eq!(tell(&mut world, 3, large).0, Some(Tier::NeverFits));
+    let poor = |it: &mut crate::Request| {
+        it.workspace = "poor".into();
+        it.need.devices = Some("2".parse().unwrap());
+    };
+    assert_eq!(tell(&mut world, 4, poor).0, Some(Tier::NeverAllowed));
+    let poor = |it: &mut crate::Request| it.workspace = "poor".into();
+    assert_eq!(tell(&mut world, 5, poor).0, None, "it runs");
+    assert_eq!(tell(&mut world, 6, poor).0, Some(Tier::OverQuota));
+    let bobs = |it: &mut crate::Request| it.user = "bob".into();
+    assert_eq!(tell(&mut world, 7, bobs).0, None, "it runs");
+    assert_eq!(tell(&mut world, 8, bobs).0, Some(Tier::UserLimit));
+    let six = |it: &mut crate::Request| it.need.devices = Some("4".parse().unwrap());
+    assert_eq!(tell(&mut world, 9, six).0, None, "it runs");
+    assert_eq!(tell(&mut world, 10, six).0, Some(Tier::WaitingForCapacity));
+    let one = |it: &mut crate::Request| it.need.devices = Some("2".parse().unwrap());
+    assert_eq!(tell(&mut world, 11, one).0, Some(Tier::BehindOthers));
+    let account = |it: &mut crate::Request| it.need.volumes = vec!["data".into()];
+    let serves =
+        crate::Serves { only: None, lacks: Some([("data".to_owned(), "not mounted".to_owned())].into()) };
+    let before: Vec<_> = world.nodes.values().cloned().collect();
+    for mut node in before {
+        node.serves = serves.clone();
+        world.scheduler.set_node(node);
+    }
+    assert_eq!(tell(&mut world, 12, account).0, Some(Tier::NotServed));
+}
+
+#[test]
+fn an_estimate_names_the_job_that_ends() {
+    let mut world = world();
+    for id in [1, 2] {
+        let mut request = gang(id, 1, 4);
+        request.expected = Some(id * 60_000);
+        world.submit(request);
+    }
+    world.pass();
+    let both = world.submit(gang(3, 2, 3));
+    let one = world.submit(gang(4, 1, 1));
+    world.pass();
+    let told = world.scheduler.explain(&both, world.now).unwrap();
+    assert_eq!((told.tier, told.ahead), (Tier::WaitingForCapacity, Some(0)));
+    let estimate = told.estimate.unwrap();
+    assert_eq!(estimate.at, world.now + 120_000);
+    assert_eq!(estimate.when_ends, muster_model::JobId::from_random(2));
+    let told = world.scheduler.explain(&one, world.now).unwrap();
+    assert_eq!(told.ahead, Some(1));
+    assert_eq!(told.estimate.unwrap().at, world.now + 60_000, "beside the large one there is a device left");
+}
+
+#[test]
+fn what_is_offered_instead_was_tried() {
+    let mut world = world();
+    world.submit(gang(1, 1, 3));
+    world.submit(gang(2, 1, 2));
+    world.pass();
+    let large = world.submit(gang(3, 2, 4));
+    world.pass();
+    let told = world.scheduler.explain(&large, world.now).unwrap();
+    assert_eq!(told.alternatives, [Alternative::Devices(1)]);
+    let available = world.scheduler.available("pool", "team", "ann", world.now);
+    assert_eq!((available[0].free, available[0].all, available[0].largest), (3, 8, None), "all is kept");
+    world.scheduler.withdraw(&large);
+    let available = world.scheduler.available("pool", "team", "ann", world.now);
+    assert_eq!(available[0].largest, Some((3, 1)));
+}
+
+#[test]
+fn a_preview_leaves_no_trace() {
+    let mut world = world();
+    let told = world.scheduler.preview(gang(1, 1, 4), world.now).unwrap();
+    assert_eq!(told.tier, Tier::StartsNow);
+    assert_eq!(world.scheduler.preview(gang(1, 1, 5), world.now).unwrap().tier, Tier::NeverFits);
+    world.finish();
+}
