@@ -471,6 +471,7 @@ mod tests {
         why: Say what a job waits for, or why it ended
         nodes: Show the machines, their devices, and what of them is in use
         pool: Add, list and remove SSH hosts to run jobs on
+        sim: Play work through the scheduler and see what comes of it
         explain: Explain an error code, or list all of them
         gc: Remove what need not be kept: old logs and outputs, code that no job has
         server: Start, stop, back up or look at the server
