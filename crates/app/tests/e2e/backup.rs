@@ -132,7 +132,7 @@ fn a_backup_taken_under_load_restores_every_job_that_was_over_and_starts_none_of
         jobs(&new).values().all(|job| is_over(job) || job["state"] == "queued")
     });
     let why = new.ok(["why", &waits]);
-    assert!(why.contains("held") && why.contains("muster resume"), "{why}");
+    assert!(why.contains("held") && why.contains("muster release"), "{why}");
     assert!(new.ok(["events", &waits]).contains("restored from a backup"));
     assert!(!old.shared().join("waited").exists(), "nothing was started by itself");
     new.ok(["resume", &waits]);
