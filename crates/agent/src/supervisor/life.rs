@@ -238,7 +238,7 @@ impl Life {
         }
         // Without any grace, nobody is to save anything first.
         let is_told = !grace.is_zero() && self.has_children;
-        let notice = is_told.then(|| StopNotice { reason, at: Timestamp::now(), killed: false });
+        let notice = is_told.then(|| StopNotice { reason, at: notice::now(), killed: false });
         if let Some(notice) = &notice
             && let Err(error) = notice::post(&self.dir, notice, grace)
         {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use muster_model::task::StopNotice;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// Read by the task alone.
@@ -37,6 +38,13 @@ pub(crate) fn tell(dir: &Path, env: &mut BTreeMap<String, String>) {
 
 fn saved(dir: &Path) -> PathBuf {
     dir.join(NOTES).join(SAVED)
+}
+
+/// The time as files are dated by it, which may lag a little behind the precise one: so that what is saved after a notice is never
+/// dated before it.
+pub(super) fn now() -> Timestamp {
+    let time = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp::new(time.tv_sec, time.tv_nsec as i32).unwrap_or_else(|_| Timestamp::now())
 }
 
 /// Tell a task that it is to end. It may be somebody else's.
