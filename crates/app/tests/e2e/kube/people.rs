@@ -49,7 +49,7 @@ fn every_task_has_its_users_part_of_a_volume() {
     assert!(refused.err().contains("k8s.volumes"), "{}", refused.err());
     site.home.ok(["server", "stop"]);
     site.home.configure(&settings("user"));
-    let line = "echo of $RANK > /mnt/user/*/$RANK; ls -d /mnt/user/*";
+    let line = "cd /mnt/user/* && echo of $RANK > $RANK && pwd";
     let job = site.submit_line(&["-N", "2", "--gpus", "5"], line);
     let done = site.end_of(&job, 0);
     let owner = done["owner"].as_str().expect("somebody's");
