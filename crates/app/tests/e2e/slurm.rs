@@ -8,9 +8,10 @@ mod memory;
 mod people;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use muster_testkit::{Home, Slurm, wait_for, wait_for_some};
+use muster_testkit::{Home, Running, Slurm, wait_for, wait_for_some};
 use serde_json::Value;
 
 use crate::pool::slim;
@@ -181,4 +182,48 @@ fn jobs_never_run_as_root() {
     assert_ne!(done.code(), 0, "{}", done.out());
     assert!(done.err().contains("slurm.user") || done.err().contains("user ="), "{}", done.err());
     assert!(slurm.jobs().is_empty());
+}
+
+#[test]
+fn a_shared_server_submits_for_the_one_account_that_slurm_knows_it_by() {
+    let site = Site::new();
+    let (home, people) = (&site.home, site.home.shared().join("people"));
+    fs::create_dir(&people).expect("what a file server has");
+    fs::set_permissions(&people, fs::Permissions::from_mode(0o777)).expect("open to all");
+    let volumes = format!("[volumes.user]\npath = \"{}/{{user}}\"\n", people.display());
+    let settings = configuration(&site.slurm, &format!("user = \"{}\"\n", Slurm::ACCOUNT));
+    home.configure(&format!("{settings}{volumes}"));
+    let folder = home.path();
+    let words =
+        ["server", "run", "--home", folder.to_str().expect("plain"), "--listen", "127.0.0.1:0", "--auth"];
+    let server = home.start(words);
+    server.wait_for_out("ready\n");
+    let url =
+        format!("http://{}", fs::read_to_string(folder.join("server.address")).expect("where it listens"));
+    let input = home.shared().join("password");
+    fs::write(&input, "the password of ada\n").expect("an input");
+    let by_ada = |words: &[&str]| {
+        let mut command = home.command(words);
+        command.env("MUSTER_HOME", home.shared().join("ada")).env("USER", "ada");
+        command.stdin(fs::File::open(&input).expect("the input"));
+        Running::start(command).finish()
+    };
+    let mut command = home.command(["user", "add", "ada", "--workspace", "default", "--role", "member"]);
+    command.arg("--password-stdin").stdin(fs::File::open(&input).expect("the input"));
+    assert_eq!(Running::start(command).finish().code(), 0);
+    let login = by_ada(&["login", &url, "--user", "ada", "--name", "team", "--password-stdin"]);
+    assert_eq!(login.code(), 0, "{}", login.err());
+
+    let refused = by_ada(&["run", "--on", "slurm/main", "--", "whoami"]);
+    assert_eq!(refused.code(), 2, "{}{}", refused.out(), refused.err());
+    for word in ["on:", &format!("run under the account `{}`, and yours is `ada`", Slurm::ACCOUNT)] {
+        assert!(refused.err().contains(word), "{word}: {}", refused.err());
+    }
+    home.ok(["user", "set", "ada", "--account", Slurm::ACCOUNT]);
+    let line = format!("whoami && echo kept > {}/ada/file", people.display());
+    let done = by_ada(&["run", "--on", "slurm/main", "--", "sh", "-c", &line]);
+    assert_eq!((done.code(), done.out()), (0, format!("{}\n", Slurm::ACCOUNT)), "{}", done.err());
+    assert_eq!(fs::read_to_string(people.join("ada/file")).expect("its file"), "kept\n");
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.finish().code(), 0);
 }
