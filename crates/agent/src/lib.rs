@@ -10,6 +10,7 @@ mod bulk;
 mod bundle;
 mod callers;
 mod calls;
+mod child;
 mod control;
 pub mod device;
 mod dialer;

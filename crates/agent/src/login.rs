@@ -49,7 +49,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    fn raw(self) -> libc::rlimit {
+    /// As the kernel takes it.
+    pub(crate) fn raw(self) -> libc::rlimit {
         let amount = |amount: Option<u64>| amount.unwrap_or(libc::RLIM_INFINITY);
         libc::rlimit { rlim_cur: amount(self.soft), rlim_max: amount(self.hard) }
     }

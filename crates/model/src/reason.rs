@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Entry;
+use crate::signal::Signal;
 
 /// Why a task or a job ended, or went back to the queue. Serialised with its `code`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -399,24 +400,8 @@ impl Reason {
 
 /// `SIGKILL (9)`.
 fn signal_name(signal: i32) -> String {
-    let name = match signal {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        10 => "SIGUSR1",
-        11 => "SIGSEGV",
-        12 => "SIGUSR2",
-        13 => "SIGPIPE",
-        14 => "SIGALRM",
-        15 => "SIGTERM",
-        _ => return format!("signal {signal}"),
-    };
-    format!("{name} ({signal})")
+    let name = signal.to_string().parse::<Signal>().ok().and_then(Signal::name);
+    name.map_or_else(|| format!("signal {signal}"), |name| format!("SIG{name} ({signal})"))
 }
 
 #[cfg(test)]

@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 const LARGEST: i32 = 64;
 const LARGEST_NAMED: i32 = 31;
 /// Those that people send, with the numbers that they have on every machine that muster runs on.
-const NAMES: [(&str, i32); 16] = [
+const NAMES: [(&str, i32); 19] = [
     ("HUP", 1),
     ("INT", 2),
     ("QUIT", 3),
+    ("ILL", 4),
     ("ABRT", 6),
+    ("BUS", 7),
+    ("FPE", 8),
     ("KILL", 9),
     ("USR1", 10),
     ("SEGV", 11),
@@ -40,6 +43,11 @@ impl Signal {
     /// Its number.
     pub fn number(self) -> i32 {
         self.0
+    }
+
+    /// What people call it, if they do.
+    pub fn name(self) -> Option<&'static str> {
+        NAMES.iter().find(|(_, number)| *number == self.0).map(|(name, _)| *name)
     }
 
     /// Whether a process can be told something with it: it is one with a meaning, and can be heard.
@@ -74,8 +82,8 @@ impl FromStr for Signal {
 
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match NAMES.iter().find(|(_, number)| *number == self.0) {
-            Some((name, _)) => f.write_str(name),
+        match self.name() {
+            Some(name) => f.write_str(name),
             None => write!(f, "{}", self.0),
         }
     }

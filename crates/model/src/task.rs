@@ -91,12 +91,6 @@ pub struct StopNotice {
 }
 
 impl TaskEnd {
-    /// Whether it said, after it was told to end, that it had saved its work; none if it was never told.
-    pub fn saved_in_time(&self) -> Option<bool> {
-        let notice = self.notice.as_ref()?;
-        Some(self.saved_at.is_some_and(|at| at >= notice.at))
-    }
-
     /// The end of a task that was not measured.
     pub fn new(failure: Option<Reason>, log_bytes: Option<u64>) -> Self {
         Self { failure, log_bytes, usage: None, notice: None, saved_at: None }

@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -26,6 +25,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::Limit;
 use crate::account::Person;
+use crate::child::{join_keyring, reset_signals};
 use crate::processes::signal::wait;
 use crate::tree::{Preference, Process, Root, Tree};
 
@@ -336,11 +336,11 @@ impl Becoming {
                 return Err("its limits cannot be set\n");
             }
         }
-        // What root's own session may hold is nothing for anybody else. Where the kernel has no keys there is nothing to leave.
-        // SAFETY: a system call without memory of ours.
-        unsafe {
-            libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<libc::c_char>())
-        };
+        // What root's own session may hold is nothing for anybody else.
+        // SAFETY: we are a child that is about to become another program.
+        if !unsafe { join_keyring() } {
+            return Err("it cannot leave the keys of root's session\n");
+        }
         // This thread is all there is of the process.
         set_thread_groups(&self.groups)
             .and_then(|()| set_thread_res_gid(self.gid, self.gid, self.gid))
@@ -349,23 +349,5 @@ impl Becoming {
         // A login without its home begins where it is.
         let _ = rustix::process::chdir(&self.home);
         Ok(())
-    }
-}
-
-/// A login starts with every signal as it is by itself.
-///
-/// # Safety
-/// Changes the signals of the whole process: only for a child that is about to become another program.
-#[expect(unsafe_code, reason = "neither std nor rustix can reset signals")]
-unsafe fn reset_signals() {
-    // SAFETY: SIG_DFL runs no code of ours; numbers that are no signals, or cannot be set, are refused harmlessly. The
-    // empty set is initialised before it is read.
-    unsafe {
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
     }
 }

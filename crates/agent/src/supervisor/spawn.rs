@@ -17,7 +17,7 @@ use rustix::process::{Gid, Pid, Uid};
 
 use super::file::{Launch, Outcome, Step};
 use super::program;
-use crate::login::Limit;
+use crate::child::{join_keyring, reset_signals};
 use crate::tree::Tree;
 
 /// A descriptor number beyond any that a program is given.
@@ -61,7 +61,7 @@ impl Program {
             cwd: launch.cwd.clone(),
             umask: launch.umask,
             person: launch.person.as_ref().map(|it| (it.account.uid, it.account.gid, it.groups.clone())),
-            limits: launch.limits.iter().map(limit).collect(),
+            limits: launch.limits.iter().map(|limit| limit.raw()).collect(),
             candidates,
             command,
         })
@@ -84,11 +84,6 @@ impl Program {
             _ => Outcome::LaunchFailed { message: format!("its standard streams: {error}") },
         }
     }
-}
-
-fn limit(limit: &Limit) -> libc::rlimit {
-    let amount = |amount: Option<u64>| amount.unwrap_or(libc::RLIM_INFINITY);
-    libc::rlimit { rlim_cur: amount(limit.soft), rlim_max: amount(limit.hard) }
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {
@@ -317,42 +312,8 @@ impl Child<'_> {
     }
 }
 
-/// Leave the keys of the session that this process was started in. Where the kernel has none, or nobody may ask for them, there
-/// is nothing to leave.
-///
-/// # Safety
-/// As `Child::run`.
-#[expect(unsafe_code, reason = "see the safety section")]
-unsafe fn join_keyring() -> bool {
-    // SAFETY: a system call without memory of ours.
-    let joined = unsafe {
-        libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, ptr::null::<libc::c_char>())
-    };
-    // SAFETY: the pointer is to this thread's error number, always.
-    joined >= 0 || matches!(unsafe { *libc::__errno_location() }, libc::ENOSYS | libc::EPERM)
-}
-
 #[expect(unsafe_code, reason = "`io::Error::last_os_error` is not promised to need no memory")]
 fn failed(stage: i32, candidate: i32) -> Failure {
     // SAFETY: the pointer is to this thread's error number, always.
     Failure { stage, errno: unsafe { *libc::__errno_location() }, candidate }
-}
-
-/// A task starts with every signal as a shell would give it: what the agent, we or those before us ignore or hold
-/// back must not be inherited.
-///
-/// # Safety
-/// Changes the signals of the whole process: only for a child that is about to become another program.
-#[expect(unsafe_code, reason = "neither std nor rustix can reset signals")]
-unsafe fn reset_signals() {
-    // SAFETY: SIG_DFL runs no code of ours; numbers that are no signals, or cannot be set, are refused harmlessly. The
-    // empty set is initialised before it is read.
-    unsafe {
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        let mut none = mem::MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
-    }
 }

@@ -26,9 +26,6 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let mut jobs = Vec::new();
-    for job in &args.jobs.jobs {
-        jobs.push(session.call(async |client| client.hold_job(job).await).await?);
-    }
+    let jobs = state::change(&session, &args.jobs, async |client, job| client.hold_job(job).await).await?;
     state::say(&jobs, args.json)
 }

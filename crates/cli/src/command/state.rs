@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
+use muster_api::client::{Client, Error as ClientError};
 use muster_api::model::State;
 use muster_api::view::JobSummary;
 
+use super::Jobs;
 use crate::duration::{between, shown};
 use crate::error::Error;
+use crate::session::Session;
 use crate::terminal::{self, Colour};
 
 pub(crate) fn colour(state: State) -> Option<Colour> {
@@ -26,6 +29,18 @@ pub(crate) fn words(job: &JobSummary) -> String {
         (State::Failed, Some(message)) => format!("failed: {message}"),
         _ => job.state.to_string(),
     }
+}
+
+/// Changes each of these jobs, one after the other.
+pub(crate) async fn change<F>(session: &Session, jobs: &Jobs, change: F) -> Result<Vec<JobSummary>, Error>
+where
+    F: AsyncFn(&Client, &str) -> Result<JobSummary, ClientError>,
+{
+    let mut changed = Vec::new();
+    for job in &jobs.jobs {
+        changed.push(session.call(async |client| change(client, job).await).await?);
+    }
+    Ok(changed)
 }
 
 /// What a command that changed jobs says at its end: each of them on a line, or all of them as JSON.

@@ -32,10 +32,8 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let mut jobs = Vec::new();
-    for job in &args.jobs.jobs {
-        jobs.push(session.call(async |client| client.suspend_job(job).await).await?);
-    }
+    let mut jobs =
+        state::change(&session, &args.jobs, async |client, job| client.suspend_job(job).await).await?;
     if !args.no_wait {
         for job in &mut jobs {
             *job = until(&session, job.id.as_str(), |state| state == State::Suspended).await?;
