@@ -41,6 +41,12 @@ def many(client, request):
     return {"jobs_s": jobs, "tasks_s": time.monotonic() - began}
 
 
+def array(client, request):
+    began = time.monotonic()
+    client.wait_for_jobs([client.submit(job_of(["true"], request["count"]))])
+    return {"tasks_s": time.monotonic() - began}
+
+
 def memory(_client, _request):
     time.sleep(1)
     return {"resident_mb": resident_mb("self")}
@@ -54,7 +60,7 @@ def main():
     server = Path(request["folder"]) / f"server-{request['what']}"
     with hyperqueue.LocalCluster(server_dir=str(server), worker_config=WorkerConfig()) as cluster:
         client = cluster.client()
-        answer = {"start": start, "many": many, "memory": memory}[request["what"]](client, request)
+        answer = {"start": start, "many": many, "array": array, "memory": memory}[request["what"]](client, request)
     print(json.dumps(answer), flush=True)
 
 

@@ -20,12 +20,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import delegate
+import elements
 import footprint
 import gang
 import hosts
 import kube
 import logs
 import many
+import scheduler
 import start
 import transfer
 import upload
@@ -39,6 +41,7 @@ HERE = Path(__file__).resolve().parent
 SCENARIOS = {
     "start": start,
     "many": many,
+    "array": elements,
     "upload": upload,
     "gang": gang,
     "logs": logs,
@@ -46,6 +49,7 @@ SCENARIOS = {
     "hosts": hosts,
     "slurm": delegate,
     "kube": kube,
+    "scheduler": scheduler,
     "footprint": footprint,
 }
 # Above this share of busy cores the figures say more about the machine's other work than about muster.

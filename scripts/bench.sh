@@ -12,10 +12,12 @@ apt_need cc gcc libc6-dev || die "no C compiler (cc), which the measured program
 if [[ -n "${QUICK:-}" ]]; then
     need_cargo
     cargo build --locked -p muster-app
+    cargo build --locked -p muster-scheduler --example figures
     muster="$CARGO_TARGET_DIR/debug/muster"
     set -- --quick "$@"
 else
     scripts/build.sh
+    cargo build --release --locked -p muster-scheduler --example figures
     muster="$CARGO_TARGET_DIR/release/muster"
 fi
 # A peer that is missing is named in the table, with the reason; here only what may be installed is.

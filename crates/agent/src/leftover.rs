@@ -274,7 +274,8 @@ impl Cut {
     fn push(&mut self, task: &Owed, log: &SegmentDir, output: &Output) {
         let Output { stream, time_micros, bytes, .. } = output;
         let length = u32::try_from(bytes.len()).unwrap_or(0);
-        self.segment.extend(Header { length, stream: *stream, time_micros: *time_micros }.encode());
+        self.segment
+            .extend(Header { length, stream: *stream, time_micros: *time_micros, is_mark: false }.encode());
         self.segment.extend(bytes);
         if self.segment.len() as u64 >= SEGMENT_BYTES {
             self.roll(task, log);

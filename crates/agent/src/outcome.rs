@@ -16,7 +16,7 @@ pub(crate) fn task_end(exit: &Exit, timeout_ms: Option<u64>) -> TaskEnd {
 
 /// A task that was stopped keeps its own signal or code: that someone asked for it is the job's to know, and how it
 /// took it is the task's.
-fn failure(outcome: &Outcome, timeout_ms: Option<u64>) -> Option<Reason> {
+pub(crate) fn failure(outcome: &Outcome, timeout_ms: Option<u64>) -> Option<Reason> {
     Some(match outcome {
         Outcome::Exited { code: 0 } => return None,
         Outcome::Exited { code } => Reason::ExitCode { exit_code: *code },

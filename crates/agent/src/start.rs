@@ -221,6 +221,7 @@ fn launch_of(
         has_secrets: !launch.secrets.is_empty(),
         stage: None,
         work,
+        elements: launch.elements.clone(),
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,
         stop_signal: launch.stop_signal,

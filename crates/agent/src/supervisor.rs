@@ -23,8 +23,8 @@ mod watch;
 
 pub use crate::overlay::Overlay;
 pub use file::{
-    CONTROL, DOOR, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome, PROCESSES,
-    Processes, STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
+    CONTROL, DOOR, ELEMENTS, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome,
+    PROCESSES, Processes, STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
 };
 pub use notice::NOTES;
 

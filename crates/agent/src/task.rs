@@ -27,13 +27,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use muster_link::log::SegmentDir;
+use muster_model::array::Grant;
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::io::Errno;
 
 use crate::disk;
 use crate::supervisor::{
-    CONTROL, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started, StopAsked, give,
-    read, write,
+    CONTROL, ELEMENTS, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started,
+    StopAsked, give, read, write,
 };
 use crate::tree::{Process, boot_id, is_same_boot};
 
@@ -201,6 +202,22 @@ pub fn stop(dir: &Path, grace: Duration, reason: &str) -> Result<(), Error> {
         // It is not there or nobody has it open: the supervisor is yet to begin, and will see the file, or it is gone.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NOENT)) => Ok(()),
         Err(error) => Err(Error::io("open the control pipe", dir)(error)),
+    }
+}
+
+/// Give a lane more elements. One that was given before is given once: whoever runs them looks at the numbers.
+pub fn grant(dir: &Path, grant: &Grant) -> Result<(), Error> {
+    let mut line = serde_json::to_vec(grant).map_err(Error::io("write the elements", dir))?;
+    line.push(b'\n');
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    // In one piece, so that two agents cannot mix theirs.
+    let written = options.open(dir.join(ELEMENTS)).and_then(|mut file| file.write_all(&line));
+    written.map_err(Error::io("write the elements", dir))?;
+    match open_control(dir) {
+        Ok(mut control) => order(&mut control, Order::Elements).map_err(Error::io("tell of elements", dir)),
+        // The supervisor is yet to begin, and will look, or it is gone.
+        Err(_) => Ok(()),
     }
 }
 

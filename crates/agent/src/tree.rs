@@ -103,6 +103,16 @@ pub(crate) fn kill_descendants() -> Killed {
     walk::kill("", Root::Children, Instant::now() + PATIENCE)
 }
 
+/// The children of the calling process.
+pub(crate) fn children() -> Vec<Process> {
+    walk::children(Root::Children).into_iter().map(|stat| stat.process).collect()
+}
+
+/// End all that the calling process has started, but for these children and what they have started. The caller reaps.
+pub(crate) fn kill_descendants_but(kept: &[Process]) -> Killed {
+    walk::kill_but(kept, Instant::now() + PATIENCE)
+}
+
 /// A task's process tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {

@@ -26,6 +26,7 @@ mod endpoint;
 mod error;
 mod operation;
 mod pieces;
+mod quota;
 mod secret;
 mod session;
 pub mod sse;

@@ -9,9 +9,11 @@ pub mod account;
 pub mod client;
 pub mod cluster;
 pub mod doctor;
+pub mod element;
 pub mod metrics;
 pub mod pool;
 pub mod problem;
+pub mod quota;
 pub mod secret;
 pub mod view;
 

@@ -33,6 +33,15 @@ pub struct AddHosts {
     pub shared: Option<String>,
 }
 
+/// `POST /nodes/{node}/drain`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainNode {
+    /// What runs there is told to end, with its notice and its grace, and waits again at its old place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evict: bool,
+}
+
 /// A pool.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PoolView {

@@ -1,12 +1,14 @@
 //! What requests and replies look like.
 
+mod node;
+
 use std::collections::BTreeMap;
 
+use muster_model::array::ElementCounts;
 use muster_model::bundle::{Chunk, Source};
 use muster_model::file::FileEntry;
 use muster_model::job::State;
-use muster_model::metrics::{DeviceUse, NodeUse, Usage};
-use muster_model::node::Device;
+use muster_model::metrics::Usage;
 use muster_model::session::{Session, SessionCommand};
 use muster_model::spec::{JobSpec, Kind};
 use muster_model::task::{Address, Outputs, Parting, StopNotice, TaskPhase};
@@ -16,6 +18,8 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::metrics::TaskPoint;
+
+pub use self::node::{DeviceView, LabelNode, NodeError, NodeList, NodeView};
 
 /// `POST /jobs`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -114,6 +118,38 @@ pub struct JobSummary {
     /// When it was over.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
+    /// How its elements are, where it is an array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elements: Option<ElementCounts>,
+    /// What it asks for beside nodes and devices. Absent from servers of before it.
+    #[serde(default)]
+    pub asks: Asks,
+}
+
+/// What a job asks for beside nodes and devices.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Asks {
+    /// The workspace that it counts for.
+    #[serde(default)]
+    pub workspace: String,
+    /// Higher goes first.
+    #[serde(default)]
+    pub priority: u32,
+    /// It may be ended for more important work.
+    #[serde(default)]
+    pub preemptible: bool,
+    /// Each task has a node of its own.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// CPUs of each task, in thousandths.
+    #[serde(default)]
+    pub cpu_millis: u64,
+    /// Memory of each task.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// The longest it may run; absent if it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// A job in full.
@@ -282,6 +318,24 @@ pub struct Why {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub starts_at: Option<Timestamp>,
+    /// The job whose end is expected to make room for it then, by its name where the caller may know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_after: Option<String>,
+    /// How many jobs are before it in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+    /// Changes with which it would start now. Each was tried before it was named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<WhyOption>,
+}
+
+/// A change to a job with which it would start now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhyOption {
+    /// What to change, as `muster run` has it.
+    pub change: String,
+    /// In words.
+    pub summary: String,
 }
 
 /// Something that happened to a job.
@@ -341,6 +395,9 @@ pub struct LogsQuery {
     /// Only this rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u32>,
+    /// The last run of this element of an array, by its index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub element: Option<u32>,
     /// This attempt instead of the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
@@ -457,81 +514,6 @@ pub struct MissingLog {
     pub node: NodeId,
     /// How much of it, record headers included.
     pub bytes: u64,
-}
-
-/// A node.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct NodeView {
-    /// Its id.
-    pub id: NodeId,
-    /// The engine that offers it.
-    pub engine: String,
-    /// The pool it is a host of.
-    #[serde(default)]
-    pub pool: Option<String>,
-    /// The machine's host name.
-    pub host: String,
-    /// Whether its agent is connected.
-    pub connected: bool,
-    /// It gets no new tasks.
-    #[serde(default)]
-    pub drained: bool,
-    /// Why it is away, as far as the last try to start its agent could tell.
-    #[serde(default)]
-    pub error: Option<NodeError>,
-    /// The agent's process on that machine.
-    pub agent_pid: Option<u32>,
-    /// The agent's version.
-    pub agent_version: Option<String>,
-    /// CPUs, in thousandths.
-    pub cpu_millis: u64,
-    /// CPUs claimed, in thousandths.
-    pub cpu_millis_used: u64,
-    /// Memory.
-    pub memory_bytes: u64,
-    /// Memory claimed.
-    pub memory_bytes_used: u64,
-    /// Places for tasks.
-    pub slots: u32,
-    /// Places taken.
-    pub slots_used: u32,
-    /// What is in use of the machine, by muster or not; absent when it is away, or measures nothing.
-    #[serde(default)]
-    pub now: Option<NodeUse>,
-    /// Its accelerators.
-    pub devices: Vec<DeviceView>,
-}
-
-/// A try to start a node's agent that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct NodeError {
-    /// What failed, and what helps.
-    pub message: String,
-    /// The same may work later, without anybody doing anything; it is tried again soon.
-    pub may_pass: bool,
-    /// When.
-    #[schema(value_type = String, format = DateTime)]
-    pub at: Timestamp,
-}
-
-/// An accelerator and who has it.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct DeviceView {
-    /// The device.
-    #[serde(flatten)]
-    pub device: Device,
-    /// The job that has it.
-    pub job: Option<JobId>,
-    /// How it is used and how it is; absent when it cannot be asked.
-    #[serde(default)]
-    pub now: Option<DeviceUse>,
-}
-
-/// All nodes.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct NodeList {
-    /// The nodes.
-    pub items: Vec<NodeView>,
 }
 
 /// `POST /bundles`: what a bundle is made of.

@@ -12,7 +12,7 @@ use muster_agent::tree::Preference;
 use muster_model::pool::PoolSpec;
 use muster_model::quantity::{parse_bytes, parse_duration};
 use muster_model::spec::Target;
-use muster_server::Entrance;
+use muster_server::{Entrance, Policy};
 use serde::Deserialize;
 
 use crate::k8s::K8s;
@@ -41,6 +41,9 @@ pub struct Config {
     /// What is kept of what is over.
     #[serde(default)]
     pub keep: Keep,
+    /// How queues are kept.
+    #[serde(default)]
+    pub scheduler: Policy,
     /// What commands of FastGPU do. The client reads it; here it is only checked.
     #[serde(default)]
     fastgpu: Fastgpu,
@@ -150,6 +153,7 @@ impl Config {
         config.keep.read()?;
         config.pools()?;
         config.volumes()?;
+        config.scheduler.check().map_err(|(field, wrong)| anyhow::anyhow!("scheduler.{field}: {wrong}"))?;
         config.slurm.check()?;
         config.k8s.iter().try_for_each(K8s::check)?;
         ensure!(

@@ -80,6 +80,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
         keep: config.keep.read()?,
         pools: config.pools()?,
         volumes: config.volumes()?,
+        policy: config.scheduler.clone(),
         read_again: crate::reload::reader(home.clone(), &text)?,
         home,
     };

@@ -12,10 +12,10 @@ use muster_api::model::node::Device;
 use serde::Serialize;
 
 use crate::command::{
-    attach, audit, clone, completion, config, context, cp, doctor, events, exec, exit_codes, explain, files,
-    gc, get, hold, init, login, logs, machine, nodes, pool, port_forward, ps, release, resume, rm, run,
-    secret, server, session, show, sim, ssh, ssh_config, ssh_proxy, stop, submit, suspend, token, user,
-    version, wait, why, workspace,
+    attach, audit, clone, completion, config, context, cp, doctor, elements, events, exec, exit_codes,
+    explain, files, gc, get, hold, init, login, logs, machine, nodes, pool, port_forward, priority, ps,
+    queue, quota, release, resume, rm, run, secret, server, session, show, sim, ssh, ssh_config, ssh_proxy,
+    stop, submit, suspend, token, top, user, version, wait, why, workspace,
 };
 use crate::error::{Code, Error, Format, usage};
 use crate::face;
@@ -169,6 +169,7 @@ enum Command {
     Ps(ps::Args),
     Show(show::Args),
     Logs(logs::Args),
+    Elements(elements::Args),
     Attach(attach::Args),
     Exec(exec::Args),
     Ssh(ssh::Args),
@@ -182,12 +183,17 @@ enum Command {
     Events(events::Args),
     Wait(wait::Args),
     Stop(stop::Args),
+    #[command(visible_alias = "pause")]
     Suspend(suspend::Args),
     Resume(resume::Args),
     Hold(hold::Args),
     Release(release::Args),
+    Priority(priority::Args),
     Rm(rm::Args),
     Why(why::Args),
+    Queue(queue::Args),
+    Quota(quota::Args),
+    Top(top::Args),
     Nodes(nodes::Args),
     Pool(pool::Args),
     Sim(sim::Args),
@@ -278,6 +284,7 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Ps(args) => block_on(ps::run(&args)),
         Command::Show(args) => block_on(show::run(&args)),
         Command::Logs(args) => block_on(logs::run(&args)),
+        Command::Elements(args) => block_on(elements::run(&args)),
         Command::Attach(args) => block_on(attach::run(&args)),
         Command::PortForward(args) => block_on(port_forward::run(&args)),
         Command::SshConfig(args) => ssh_config::run(&args),
@@ -293,13 +300,17 @@ fn dispatch(command: Command, hooks: &Hooks) -> Result<ExitCode, Error> {
         Command::Suspend(args) => block_on(suspend::run(&args)),
         Command::Hold(args) => block_on(hold::run(&args)),
         Command::Release(args) => block_on(release::run(&args)),
+        Command::Priority(args) => block_on(priority::run(&args)),
         Command::Resume(args) => block_on(resume::run(&args)),
         Command::Machine(args) => block_on(machine::run(&args)),
         Command::Rm(args) => block_on(rm::run(&args)),
         Command::Why(args) => block_on(why::run(&args)),
+        Command::Queue(args) => block_on(queue::run(&args)),
+        Command::Quota(args) => block_on(quota::run(&args)),
+        Command::Top(args) => block_on(top::run(&args)),
         Command::Nodes(args) => block_on(nodes::run(&args)),
         Command::Pool(args) => block_on(pool::run(&args)),
-        Command::Sim(args) => sim::run(&args),
+        Command::Sim(args) => block_on(sim::run(&args)),
         Command::Explain(args) => explain::run(&args),
         Command::Gc(args) => block_on(gc::run(&args)),
         Command::Server(args) => server::run(args, hooks),
@@ -451,6 +462,7 @@ mod tests {
         ps: List jobs
         show: Show everything about a job: spec, tasks, attempts, what it uses, and why it ended
         logs: Show what a job's tasks have written
+        elements: List the elements of an array, and what became of each
         attach: Stay with a job that waits or runs, as `muster run` does
         exec: Run a command in a task that runs
         ssh: Open a shell in a task that runs, or run a line in it
@@ -467,8 +479,12 @@ mod tests {
         resume: Bring jobs back that were paused
         hold: Keep jobs that wait in the queue, until they are let go
         release: Let jobs go that are held in the queue
+        priority: Give jobs that are not over another priority: the highest start first
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended
+        queue: Show who waits, those that are to start next first
+        quota: Show what workspaces may have and have, and what you can get now; or change it
+        top: Watch nodes, the queue, your jobs and quotas
         nodes: Show the machines, their devices, and what of them is in use
         pool: Add, list and remove SSH hosts to run jobs on
         sim: Play work through the scheduler and see what comes of it

@@ -9,6 +9,17 @@ pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {
     parse_at(text, &Zoned::now())
 }
 
+/// When something is expected, by the reader's own clock: `~14:20`, and the day where it is another.
+pub(crate) fn expected(at: Timestamp) -> String {
+    expected_at(at, &Zoned::now())
+}
+
+fn expected_at(at: Timestamp, now: &Zoned) -> String {
+    let at = at.to_zoned(now.time_zone().clone());
+    let form = if at.date() == now.date() { "~%H:%M" } else { "~%m-%d %H:%M" };
+    at.strftime(form).to_string()
+}
+
 fn parse_at(text: &str, now: &Zoned) -> Result<Timestamp, String> {
     let text = text.trim();
     let wrong =
@@ -31,6 +42,14 @@ mod tests {
     use jiff::tz::{TimeZone, offset};
 
     use super::*;
+
+    #[test]
+    fn what_is_expected_today_has_no_day() {
+        let now = "2026-11-15T04:00:00Z".parse::<Timestamp>().unwrap().to_zoned(TimeZone::fixed(offset(8)));
+        let at = |text: &str| expected_at(text.parse().unwrap(), &now);
+        assert_eq!(at("2026-11-15T06:20:30Z"), "~14:20");
+        assert_eq!(at("2026-11-15T16:20:00Z"), "~11-16 00:20");
+    }
 
     #[test]
     fn moments_are_spans_back_clock_times_and_dates() {

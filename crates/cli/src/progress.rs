@@ -142,3 +142,45 @@ impl Drop for Spinner {
         self.clear();
     }
 }
+
+/// A bar that counts what is done of many things.
+pub(crate) struct Tally {
+    shown: Option<ProgressBar>,
+    is_wanted: bool,
+}
+
+impl Tally {
+    pub fn new() -> Self {
+        Self { shown: None, is_wanted: terminal::stderr_can_move() }
+    }
+
+    /// Whether anybody would see it.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    pub fn show(&mut self, done: u64, total: u64, words: &str) {
+        let bar = self.shown.get_or_insert_with(|| {
+            let bar = ProgressBar::new(total);
+            match ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}") {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            }
+        });
+        bar.set_message(words.to_owned());
+        bar.set_position(done);
+    }
+
+    /// Takes the line away, until it is shown again.
+    pub fn clear(&mut self) {
+        if let Some(bar) = self.shown.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

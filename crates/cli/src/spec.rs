@@ -105,6 +105,10 @@ impl Base {
         remove(&mut self.fields, path)
     }
 
+    pub fn set(&mut self, field: &str, value: Value) {
+        self.fields.insert(field.into(), value);
+    }
+
     pub fn set_name(&mut self, name: String) {
         self.fields.insert("name".into(), Value::String(name));
     }

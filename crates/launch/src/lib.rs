@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+pub mod array;
 mod base;
 pub mod contract;
 pub mod detect;

@@ -8,6 +8,7 @@
 //! and may still be taken back.
 
 mod append;
+mod mark;
 mod reader;
 mod record;
 mod segment;

@@ -13,11 +13,13 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use muster_model::array::Grant;
 use muster_model::launch::{LaunchFile, Peers, Surroundings, Work};
 use muster_model::metrics::Sample;
 use muster_model::node::{Account, Capacity};
 use muster_model::session::{Session, SessionCommand};
 use muster_model::signal::Signal;
+use muster_model::spec::Array;
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{BundleId, ChunkId, JobId, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
@@ -26,7 +28,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// 2: what an agent reports of a task that runs, or has ended, says where it is or was.
 /// 3: tasks run under the account, and with the volumes, that [`Prepare`] names.
-pub const PROTOCOL: u32 = 3;
+/// 4: tasks may be lanes of an array, as [`Launch`] says.
+pub const PROTOCOL: u32 = 4;
 
 /// From agent to server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -79,6 +82,13 @@ pub enum ToServer {
     /// What was measured on the node. Never waited for and never repeated: one that finds no room is dropped. A server
     /// that does not know it says so, and gets no more.
     Metrics(Box<Sample>),
+    /// A task that runs has said that its work is saved: less of it would be lost now.
+    Saved {
+        /// The task.
+        task: TaskId,
+        /// When it last did.
+        at: Timestamp,
+    },
     /// Still here; sent when nothing else was for a while.
     Ping,
     /// A message of this kind is not known here.
@@ -175,6 +185,13 @@ pub enum ToAgent {
     Prepare(Box<Prepare>),
     /// The gang is whole: start. A task already started is reported again.
     Launch(Box<Launch>),
+    /// More elements for a lane of an array. Said again on every connection, until the lane's log says that they are done.
+    Elements {
+        /// The lane.
+        task: TaskId,
+        /// Which.
+        grant: Grant,
+    },
     /// Who the members of a gang are now, where they come and go: whoever is at 0.0.0.0 is not there.
     Peers {
         /// The task that is told.
@@ -338,13 +355,25 @@ pub struct Launch {
     /// Why it cannot be given its secrets: then it does not start, and this is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// The longest it may run.
+    /// The elements that it runs one after the other, where it is a lane of an array. The command is then run once for each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elements: Option<Elements>,
+    /// The longest it may run, or each of its elements.
     pub timeout_ms: Option<u64>,
     /// How long it may take to end after SIGTERM when it runs out of time.
     pub grace_ms: u64,
     /// What it is told to end with.
     #[serde(default)]
     pub stop_signal: Signal,
+}
+
+/// What a lane of an array runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elements {
+    /// All of the array.
+    pub array: Array,
+    /// What of it is the lane's so far.
+    pub grants: Vec<Grant>,
 }
 
 /// A secret on its way to a task.

@@ -4,23 +4,27 @@
 //! a refused event changes nothing. It decides and never acts; what must be done comes back as [`Effect`]s, which the
 //! server carries out after the change is on disk, and says where it does not wait for that. It must never learn of engines, agents or SQL.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::array::{Element, Grant, Marked};
 use crate::framework::CommandOn;
 use crate::id::{AttemptId, JobId, NodeId, TaskId};
 use crate::reason::Reason;
-use crate::spec::{JobSpec, Kind, OnFailure, Retries};
+use crate::spec::{Array, JobSpec, Kind, OnFailure, Retries};
 use crate::task::{Address, Parting, Placement, Task, TaskEnd, TaskPhase};
 
+mod array;
 mod member;
 mod state;
 #[cfg(test)]
 mod tests;
 mod wish;
 
+pub use array::{Lane, Progress};
 pub use member::Standing;
 pub use state::State;
 
@@ -37,6 +41,8 @@ pub struct Policy {
     pub leader: bool,
     /// Whether its tasks are each on their own: the end of one never ends the others, and it can be started anew alone.
     pub independent: bool,
+    /// The elements that its tasks run one after the other, where it is an array.
+    pub array: Option<Arc<Array>>,
 }
 
 impl From<&JobSpec> for Policy {
@@ -46,7 +52,8 @@ impl From<&JobSpec> for Policy {
             on_failure: spec.on_failure,
             retries: spec.retries.clone(),
             leader: spec.command_on == Some(CommandOn::First),
-            independent: spec.kind == Kind::Machine,
+            independent: spec.kind == Kind::Machine || spec.array.is_some(),
+            array: spec.array.clone().map(Arc::new),
         }
     }
 }
@@ -102,6 +109,8 @@ pub struct Job {
     pub generation: u64,
     /// The newest task of each rank.
     pub tasks: Vec<Task>,
+    /// What became of its elements, where it is an array.
+    pub array: Option<Box<Progress>>,
     /// When the last attempt's gang was running whole.
     pub started_at: Option<Timestamp>,
     /// When it reached a terminal state.
@@ -189,6 +198,28 @@ pub enum Event {
         /// Where.
         placement: Placement,
     },
+    /// The log of an array's task says more about its elements.
+    Marks {
+        /// Its attempt.
+        attempt: u32,
+        /// Its rank.
+        rank: u32,
+        /// What it says.
+        marks: Vec<Marked>,
+        /// Up to where the log was read.
+        offset: u64,
+        /// Somebody else waits for room: it gets nothing more to do.
+        is_crowded: bool,
+    },
+    /// The place of one task of an array is needed.
+    StopLane {
+        /// Its attempt.
+        attempt: u32,
+        /// Its rank.
+        rank: u32,
+        /// For what.
+        reason: Reason,
+    },
     /// It can never start.
     GiveUp {
         /// Why.
@@ -209,7 +240,9 @@ impl Event {
             | Self::TaskStarted { rank, .. }
             | Self::TaskEnded { rank, .. }
             | Self::StopTask { rank, .. }
-            | Self::StartTask { rank, .. } => Some(*rank),
+            | Self::StartTask { rank, .. }
+            | Self::Marks { rank, .. }
+            | Self::StopLane { rank, .. } => Some(*rank),
             Self::Admit { .. }
             | Self::HandOver { .. }
             | Self::Stop { .. }
@@ -244,6 +277,13 @@ pub enum Effect {
         ranks: Vec<u32>,
         /// How long they may take, if not as the spec says.
         grace: Option<Duration>,
+    },
+    /// Tell the task of this rank which elements it has besides.
+    Grant {
+        /// Which task.
+        rank: u32,
+        /// Which elements.
+        grant: Grant,
     },
     /// What this rank held is free again.
     Release {
@@ -298,11 +338,13 @@ pub struct Applied {
     pub effects: Vec<Effect>,
     /// The ranks whose task changed.
     pub touched: Vec<u32>,
+    /// Elements that are over, or are to be tried again.
+    pub elements: Vec<Element>,
 }
 
 impl Applied {
     fn effect(effect: Effect) -> Self {
-        Self { effects: vec![effect], touched: Vec::new() }
+        Self { effects: vec![effect], ..Self::default() }
     }
 }
 
@@ -311,6 +353,7 @@ impl Job {
     pub fn new(id: JobId, policy: Policy) -> Self {
         Self {
             id,
+            array: policy.array.as_ref().map(|array| Box::new(Progress::new(array.count()))),
             policy,
             state: State::Queued,
             ending: None,
@@ -408,7 +451,11 @@ impl Job {
             Event::Suspend => self.on_suspend(),
             Event::Resume => self.on_resume(),
             Event::StopTask { rank, parting } => self.on_stop_task(rank, parting, now),
-            Event::StartTask { rank, placement } => self.on_start_task(rank, placement),
+            Event::StartTask { rank, placement } => self.on_start_task(rank, placement, now),
+            Event::Marks { attempt, rank, marks, offset, is_crowded } => {
+                self.on_marks((attempt, rank), marks, offset, is_crowded, now)
+            }
+            Event::StopLane { attempt, rank, reason } => self.on_stop_lane(attempt, rank, reason),
             Event::GiveUp { reason } => self.on_give_up(reason, now),
             Event::Hold => self.set_hold(true),
             Event::Release => self.set_hold(false),
@@ -424,19 +471,19 @@ impl Job {
     fn on_admit(&mut self, placements: Vec<Placement>) -> Result<Applied, Invalid> {
         let ranks = self.begin_attempt(placements)?;
         self.state = State::Starting;
-        Ok(Applied { touched: ranks.clone(), effects: vec![Effect::Prepare { ranks }] })
+        Ok(Applied { touched: ranks.clone(), effects: vec![Effect::Prepare { ranks }], ..Applied::default() })
     }
 
     /// It still waits, though elsewhere: it starts when the first of its agents has come.
     fn on_hand_over(&mut self, placements: Vec<Placement>) -> Result<Applied, Invalid> {
         let ranks = self.begin_attempt(placements)?;
-        Ok(Applied { touched: ranks, effects: vec![Effect::HandOver] })
+        Ok(Applied { touched: ranks, effects: vec![Effect::HandOver], ..Applied::default() })
     }
 
     /// Gives every rank of a job that waits a task of the next attempt.
     fn begin_attempt(&mut self, placements: Vec<Placement>) -> Result<Vec<u32>, Invalid> {
         match self.state {
-            State::Queued if self.hold || self.is_under_way() => self.refuse(),
+            State::Queued if self.hold || self.is_under_way() || self.array.is_some() => self.refuse(),
             State::Queued => {
                 let ranks = self.wanted();
                 if placements.len() != ranks.len() {
@@ -484,7 +531,7 @@ impl Job {
     fn on_task_seated(&mut self, attempt: u32, rank: u32, devices: Vec<u32>) -> Result<Applied, Invalid> {
         let task = self.task(attempt, rank)?;
         task.placement.devices = devices;
-        Ok(Applied { effects: Vec::new(), touched: vec![rank] })
+        Ok(Applied { touched: vec![rank], ..Applied::default() })
     }
 
     /// A gang that was handed over starts with the first word of one of its tasks.
@@ -504,7 +551,11 @@ impl Job {
         task.phase = TaskPhase::Ready;
         task.address = Some(address);
         self.leave_queue();
-        let mut applied = Applied { effects: Vec::new(), touched: vec![rank] };
+        let mut applied = Applied { touched: vec![rank], ..Applied::default() };
+        if self.array.is_some() {
+            self.after_lane_ready(&mut applied, rank);
+            return Ok(applied);
+        }
         if is_parting && self.state != State::Stopping {
             applied.effects.push(Effect::Stop { ranks: vec![rank], grace: None });
         }
@@ -537,7 +588,11 @@ impl Job {
         task.phase = TaskPhase::Running;
         task.started_at = Some(at);
         self.leave_queue();
-        let mut applied = Applied { effects: Vec::new(), touched: vec![rank] };
+        let mut applied = Applied { touched: vec![rank], ..Applied::default() };
+        if self.array.is_some() {
+            self.after_lane_started(&mut applied, rank, at);
+            return Ok(applied);
+        }
         if is_parting && self.state != State::Stopping {
             applied.effects.push(Effect::Stop { ranks: vec![rank], grace: None });
         }
@@ -556,6 +611,9 @@ impl Job {
 
     /// Why a task that is to end is to; nothing, where the work of the others is done.
     pub fn stop_reason(&self, rank: u32) -> Option<Reason> {
+        if let Some(reason) = self.leaving(rank) {
+            return Some(reason.clone());
+        }
         let parting = self.tasks.get(rank as usize).and_then(|task| task.parting);
         parting.map(Parting::reason).or_else(|| match self.ending.as_ref()? {
             Ending::Fail { reason, .. } | Ending::Requeue { reason } => Some(reason.clone()),
@@ -593,10 +651,15 @@ impl Job {
         let failure = end.failure.clone();
         task.phase = TaskPhase::Ended;
         task.ended_at = Some(at);
-        task.end = Some(end);
+        task.end = Some(end.clone());
         task.part(parting);
         self.leave_queue();
-        let mut applied = Applied { effects: vec![Effect::Release { rank }], touched: vec![rank] };
+        let mut applied =
+            Applied { effects: vec![Effect::Release { rank }], touched: vec![rank], ..Applied::default() };
+        if self.array.is_some() {
+            self.after_lane_ended(&mut applied, rank, (&end, at), now);
+            return Ok(applied);
+        }
         match self.state {
             State::Starting | State::Running if self.policy.independent => {
                 self.after_member_ended(&mut applied, was_whole, at, now);

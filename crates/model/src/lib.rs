@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod account;
+pub mod array;
 pub mod bundle;
 pub mod catalogue;
 pub mod file;
@@ -19,6 +20,8 @@ pub mod metrics;
 pub mod node;
 pub mod pool;
 pub mod quantity;
+pub mod quota;
+pub mod ranges;
 pub mod reason;
 pub mod session;
 pub mod signal;

@@ -52,6 +52,13 @@ pub enum Reason {
         /// The other scheduler's words.
         message: String,
     },
+    /// Elements of the array failed.
+    ElementsFailed {
+        /// How many.
+        failed: u32,
+        /// How many it has.
+        total: u32,
+    },
     /// The task ended with a non-zero code.
     ExitCode {
         /// The code.
@@ -115,6 +122,7 @@ impl Reason {
             Self::CommandNotFound { command: "pyton".into() },
             Self::DependencyFailed { message: "job_0123456789 (prep) failed".into() },
             Self::Displaced { message: "n1 was drained".into() },
+            Self::ElementsFailed { failed: 3, total: 1000 },
             Self::ExitCode { exit_code: 1 },
             Self::Evicted,
             Self::Hung,
@@ -143,6 +151,7 @@ impl Reason {
             Self::CommandNotFound { .. } => "command_not_found",
             Self::DependencyFailed { .. } => "dependency_failed",
             Self::Displaced { .. } => "displaced",
+            Self::ElementsFailed { .. } => "elements_failed",
             Self::ExitCode { .. } => "exit_code",
             Self::Evicted => "evicted",
             Self::Hung => "hung",
@@ -165,6 +174,7 @@ impl Reason {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::ExitCode { exit_code } | Self::SetupFailed { exit_code } => *exit_code,
+            Self::ElementsFailed { .. } => 1,
             Self::CommandNotFound { .. } => 127,
             Self::CommandNotExecutable { .. } => 126,
             Self::Signal { signal } => 128 + signal,
@@ -208,6 +218,8 @@ impl Reason {
             | Self::CommandNotExecutable { .. }
             | Self::CommandNotFound { .. }
             | Self::DependencyFailed { .. }
+            // Each element was tried as often as it may be.
+            | Self::ElementsFailed { .. }
             | Self::ImagePullFailed { .. }
             | Self::Refused { .. }
             | Self::StoppedByUser
@@ -259,6 +271,10 @@ impl Reason {
                 "The cluster took the machine back for something else than another job: it was drained for maintenance, \
                  or was short of memory or disk.",
                 "Nothing: it goes back to the queue, and its `retries` are not used up.",
+            ),
+            Self::ElementsFailed { .. } => (
+                "Some elements of the array failed, as often as they may be tried; the others ran to their end.",
+                "See which and why with `muster elements JOB --failed`; `muster clone JOB --failed` runs those again.",
             ),
             Self::ExitCode { .. } => (
                 "The program ended with a code other than 0.",
@@ -332,13 +348,14 @@ impl Reason {
             Self::CommandNotFound { command } => format!("`{command}` was not found"),
             Self::DependencyFailed { message } => format!("never started: {message}"),
             Self::Displaced { message } => format!("its machine was needed: {message}"),
+            Self::ElementsFailed { failed, total } => format!("{failed} of {total} elements failed"),
             Self::ExitCode { exit_code } => format!("exited with code {exit_code}"),
             Self::Evicted => "its place was taken back".into(),
             Self::Hung => "made no progress for too long".into(),
             Self::ImagePullFailed { message } => format!("the image could not be pulled: {message}"),
             Self::NodeLost { node } => format!("lost {node}"),
             Self::OutOfMemory => "ran out of memory".into(),
-            Self::Preempted => "preempted by a job of higher priority".into(),
+            Self::Preempted => "preempted: it made room for another job".into(),
             Self::Refused { message } => format!("refused: {message}"),
             Self::SetupFailed { exit_code } => format!("setup failed with code {exit_code}"),
             Self::Signal { signal } => format!("killed by {}", signal_name(*signal)),
@@ -385,6 +402,9 @@ impl Reason {
             Self::SupervisorLost => Some("run it again, or add `retries: 1`"),
             Self::Suspended => {
                 Some("`muster resume JOB` brings it back, `muster machine start NAME` a machine")
+            }
+            Self::ElementsFailed { .. } => {
+                Some("`muster elements JOB --failed` lists them, `muster clone JOB --failed` runs them again")
             }
             Self::DependencyFailed { .. } => Some("`--after JOB:any` starts whatever becomes of that job"),
             Self::AllocationLapsed { .. }

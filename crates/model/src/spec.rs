@@ -17,6 +17,7 @@ use crate::reason::Reason;
 use crate::signal::Signal;
 
 mod after;
+mod array;
 mod batch;
 mod field;
 mod glob;
@@ -28,6 +29,7 @@ mod secret;
 mod tests;
 
 pub use after::{After, On};
+pub use array::{Array, MAX_ELEMENTS, MAX_INDEX, MAX_LANES};
 pub use batch::{Batch, Notice};
 pub use field::{FieldCode, FieldError, nearest};
 pub use kubernetes::Kubernetes;
@@ -58,6 +60,10 @@ pub struct JobSpec {
     pub kind: Kind,
     /// How many tasks its gang has.
     pub nodes: u32,
+    /// The indices of its elements, each a run of the command of its own, where it has such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "1-1000%16"))]
+    pub array: Option<Array>,
     /// What each task needs.
     #[serde(default)]
     pub resources: Resources,
@@ -102,6 +108,12 @@ pub struct JobSpec {
     /// Jobs that must end before it may start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<After>,
+    /// Labels that its nodes must have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_labels: BTreeMap<String, String>,
+    /// Nodes that it is not to have: their ids, or the names of their hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
     /// Keep it in the queue until somebody lets it go.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,

@@ -1,14 +1,16 @@
 //! What would let a job start now: changes to what it asks for, each one tried before it is offered.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use muster_model::JobId;
 use muster_model::spec::MAX_PRIORITY;
 use serde::Serialize;
 
 use crate::place::Asker;
 use crate::policy::Millis;
-use crate::queue::JobIx;
-use crate::request::{Request, Shape};
+use crate::queue::{JobIx, Key};
+use crate::request::{Change, Plan, Request, Shape};
 use crate::state::{Left, Scheduler};
 use crate::why::Tier;
 
@@ -54,56 +56,94 @@ impl Alternative {
         }
     }
 
+    /// As an option of `muster run`, where it is one.
+    pub fn flag(&self) -> String {
+        match self {
+            Self::Devices(count) => format!("--gpus {count}"),
+            Self::Nodes(nodes) => format!("--nodes {nodes}"),
+            Self::Model(model) => format!("--gpus {model}"),
+            Self::WithoutLabels => "no --node-label".into(),
+            Self::NotAlone => "no --exclusive".into(),
+            Self::Priority(priority) => format!("--priority {priority}"),
+            Self::Expected(expected) => {
+                let span = std::time::Duration::from_millis(*expected);
+                format!("--timeout {}", muster_model::quantity::format_duration(span))
+            }
+        }
+    }
+
     /// In words, after "starts now ".
     pub fn words(&self) -> String {
         match self {
             Self::Devices(count) => format!("with --gpus {count}"),
             Self::Nodes(nodes) => format!("with --nodes {nodes}"),
-            Self::Model(model) => format!("with devices of model {model}"),
+            Self::Model(model) => format!("with devices of model {model} (--gpus {model}:N)"),
             Self::WithoutLabels => "without the labels that it asks for".into(),
             Self::NotAlone => "beside other tasks, without --exclusive".into(),
             Self::Priority(priority) => format!("with --priority {priority}, once others have made room"),
             Self::Expected(expected) => {
                 let span = std::time::Duration::from_millis(*expected);
-                format!("with a time limit of {}", muster_model::quantity::format_duration(span))
+                format!("with --timeout {}", muster_model::quantity::format_duration(span))
             }
         }
     }
 }
 
+/// How many copies of the scheduler are made at most to try what was found: each costs a while on a large cluster.
+const TRIALS: u32 = 4;
+
+/// A job, what it asks for, and how much may still be tried for it.
+struct Asked {
+    ix: JobIx,
+    request: Request,
+    now: Millis,
+    trials: u32,
+}
+
 impl Scheduler {
     /// What would let a job start now.
     pub(crate) fn alternatives(&mut self, ix: JobIx, tier: Tier, now: Millis) -> Vec<Alternative> {
-        let request = self.request_of(ix);
+        let mut asked = Asked { ix, request: self.request_of(ix), now, trials: TRIALS };
         let mut found: Vec<Alternative> = Vec::new();
-        let largest = |this: &mut Self, most: u32, make: fn(u32) -> Alternative| {
-            (1..most).rev().map(make).find(|it| this.would_start(ix, &request, it, now))
-        };
-        if let Some(devices) = &request.need.devices {
-            found.extend(largest(self, devices.count, Alternative::Devices));
-            for model in self.other_models(ix, &request) {
+        if let Some(devices) = asked.request.need.devices.clone() {
+            found.extend(self.largest(&mut asked, devices.count, Alternative::Devices));
+            for model in self.other_models(ix, &asked.request) {
                 let other = Alternative::Model(model);
-                found.extend(Some(other).filter(|it| self.would_start(ix, &request, it, now)));
+                found.extend(Some(other).filter(|it| self.would_start(&mut asked, it)));
             }
         }
-        if let Shape::Gang(size) = request.shape {
-            let asker = self.asker(ix, now);
-            let most = self.largest_now(ix, &asker).min(size.saturating_sub(1));
-            found.extend(largest(self, most + 1, Alternative::Nodes));
+        if let Shape::Gang(size) = asked.request.shape {
+            let most = self.largest_now(ix, &self.asker(ix, now)).min(size.saturating_sub(1));
+            found.extend(self.largest(&mut asked, most + 1, Alternative::Nodes));
         }
         let mut simple = Vec::new();
-        if !request.labels.is_empty() {
+        if !asked.request.labels.is_empty() {
             simple.push(Alternative::WithoutLabels);
         }
-        if request.need.exclusive {
+        if asked.request.need.exclusive {
             simple.push(Alternative::NotAlone);
         }
         simple.extend(self.in_time(ix, now).map(Alternative::Expected));
-        found.extend(simple.into_iter().filter(|it| self.would_start(ix, &request, it, now)));
+        found.extend(simple.into_iter().filter(|it| self.would_start(&mut asked, it)));
         if !matches!(tier, Tier::NeverFits | Tier::NeverAllowed | Tier::NotServed | Tier::NoNode) {
-            found.extend(self.priority_for(ix, now));
+            found.extend(self.priority_for(&mut asked));
         }
         found
+    }
+
+    /// The most below a number with which a job would start. Where some fit, fewer do.
+    fn largest(
+        &mut self,
+        asked: &mut Asked,
+        below: u32,
+        make: fn(u32) -> Alternative,
+    ) -> Option<Alternative> {
+        let (mut low, mut high) = (0, below);
+        while low + 1 < high {
+            let middle = low + (high - low) / 2;
+            if self.is_offered(asked, &make(middle)) { low = middle } else { high = middle }
+        }
+        (1..=low).rev().take(2).map(make).find(|it| self.would_start(asked, it))
     }
 
     /// A job that waits, as it was submitted.
@@ -112,7 +152,7 @@ impl Scheduler {
         let group = &self.groups[job.group];
         let class = &self.classes[group.class];
         Request {
-            job: job.id.clone(),
+            job: JobId::clone(&job.id),
             workspace: self.workspaces[job.workspace as usize].0.clone(),
             user: self.people[job.user as usize].name.clone(),
             pool: self.pools[class.pool as usize].name.clone(),
@@ -136,24 +176,43 @@ impl Scheduler {
         }
     }
 
-    /// Whether a job would start with the next pass if it were otherwise. What waits beside it does not start in either case, or it
-    /// would have; but what is kept for the job itself, others might then have, so for such a one a whole pass is tried.
-    fn would_start(&mut self, ix: JobIx, request: &Request, change: &Alternative, now: Millis) -> bool {
-        let mut changed = request.clone();
+    /// Whether there would be a place for a job if it were otherwise.
+    fn is_offered(&mut self, asked: &Asked, change: &Alternative) -> bool {
+        let mut changed = asked.request.clone();
         change.apply(&mut changed);
         let size = if let Shape::Gang(size) = changed.shape { size } else { 1 };
         let group = self.group(&changed, size);
-        let ends_at = changed.expected.map(|expected| now.saturating_add(expected));
-        let asker = Asker { group, ends_at, priority: changed.priority, ..self.asker(ix, now) };
+        let ends_at = changed.expected.map(|expected| asked.now.saturating_add(expected));
+        let asker = Asker { group, ends_at, priority: changed.priority, ..self.asker(asked.ix, asked.now) };
         let is_offered = self.offer(&asker).is_ok();
         self.release_group(group);
-        if !is_offered || !self.is_reserved_for(ix) {
+        is_offered
+    }
+
+    /// Whether a job would start with the next pass if it were otherwise. What waits beside it does not start in either case, or it
+    /// would have; but what is kept for the job itself, others might then have, so for such a one a whole pass is tried.
+    fn would_start(&mut self, asked: &mut Asked, change: &Alternative) -> bool {
+        let is_offered = self.is_offered(asked, change);
+        if !is_offered || !self.is_reserved_for(asked.ix) {
             return is_offered;
         }
-        let mut trial = self.clone();
-        trial.withdraw(&changed.job);
-        trial.submit(changed.clone());
-        trial.pass(now).starts.iter().any(|start| start.job == changed.job)
+        let mut changed = asked.request.clone();
+        change.apply(&mut changed);
+        let id = changed.job.clone();
+        let plan = self.tried(asked, changed.priority, |trial| {
+            trial.withdraw(&changed.job);
+            trial.submit(changed);
+        });
+        plan.is_some_and(|plan| plan.starts.iter().any(|start| start.job == id))
+    }
+
+    /// The plan of a pass over a copy in which something about a job is otherwise; none, if too much would have to be copied.
+    fn tried(&self, asked: &mut Asked, priority: u32, change: impl FnOnce(&mut Self)) -> Option<Plan> {
+        asked.trials = asked.trials.checked_sub(1)?;
+        let key = self.key(asked.ix, &mut self.new_pass(asked.now));
+        let mut trial = self.trial(asked.ix, &Key { priority, ..key }, asked.now)?;
+        change(&mut trial);
+        Some(trial.pass(asked.now))
     }
 
     fn is_reserved_for(&self, ix: JobIx) -> bool {
@@ -197,27 +256,36 @@ impl Scheduler {
         (longest > 0 && self.jobs[ix].expected.is_none_or(|expected| expected > longest)).then_some(longest)
     }
 
-    /// The least priority with which a job would start, or be promised a place.
-    fn priority_for(&self, ix: JobIx, now: Millis) -> Option<Alternative> {
-        let job = &self.jobs[ix];
-        let pool = &self.pools[self.classes[self.groups[job.group].class].pool as usize];
-        let running = pool.preemptible.iter().map(|(priority, _, _)| *priority);
-        let kept = pool.reserved.iter().flatten().map(|it| it.priority);
-        let above: BTreeSet<u32> = running
-            .chain(kept)
-            .filter(|it| *it >= job.priority && *it < MAX_PRIORITY)
-            .map(|it| it + 1)
-            .collect();
-        // The highest is enough, if any is; then the least of a few.
-        let starts = |priority: u32| {
-            let mut trial = self.clone();
-            trial.change(&job.id, crate::Change::Priority(priority));
-            let plan = trial.pass(now);
-            plan.starts.iter().any(|start| start.job == job.id)
-                || plan.preemptions.iter().any(|preemption| preemption.by == job.id)
-        };
-        let highest = above.last().copied().filter(|priority| starts(*priority))?;
-        let least = above.iter().copied().take(3).find(|priority| starts(*priority));
-        Some(Alternative::Priority(least.unwrap_or(highest)))
+    /// The least priority of a few with which a job would start, or be promised a place.
+    fn priority_for(&mut self, asked: &mut Asked) -> Option<Alternative> {
+        let (ix, now) = (asked.ix, asked.now);
+        let own = self.jobs[ix].priority;
+        let pool = &self.pools[self.pool_of(ix) as usize];
+        let mut above = BTreeSet::new();
+        let mut next = pool.preemptible.range((own, Reverse(Millis::MAX), 0)..).next();
+        while let Some((priority, _, _)) = next {
+            above.insert(*priority);
+            next = pool.preemptible.range((priority + 1, Reverse(Millis::MAX), 0)..).next();
+        }
+        above.extend(pool.reserved.iter().flatten().map(|it| it.priority));
+        let above: Vec<u32> =
+            above.into_iter().filter(|it| *it >= own && *it < MAX_PRIORITY).map(|it| it + 1).collect();
+        let few = above.iter().take(3).chain(above.last().filter(|_| above.len() > 3));
+        let likely: Vec<u32> = few.copied().filter(|it| self.is_likely(ix, *it, now)).collect();
+        let id = self.jobs[ix].id.clone();
+        likely.into_iter().take(2).map(Alternative::Priority).find(|it| {
+            let Alternative::Priority(priority) = it else { return false };
+            let plan = self.tried(asked, *priority, |trial| trial.change(&id, Change::Priority(*priority)));
+            plan.is_some_and(|plan| {
+                plan.starts.iter().any(|start| start.job == *id)
+                    || plan.preemptions.iter().any(|it| it.by == *id)
+            })
+        })
+    }
+
+    /// Whether a job would find a place with another priority, beside others or in theirs.
+    fn is_likely(&mut self, ix: JobIx, priority: u32, now: Millis) -> bool {
+        let asker = Asker { priority, ..self.asker(ix, now) };
+        self.offer(&asker).is_ok() || self.policy.preemption && self.has_way(&asker, now)
     }
 }

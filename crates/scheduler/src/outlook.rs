@@ -2,19 +2,22 @@
 
 use std::cmp::Ordering;
 
-use muster_model::JobId;
 use muster_model::quantity::DeviceRequest;
+use muster_model::task::Placement;
+use muster_model::{JobId, NodeId};
 use serde::Serialize;
 
 use crate::policy::Millis;
 use crate::queue::JobIx;
 use crate::quota::DEVICES;
 use crate::request::{Fate, Request, Shape};
-use crate::room::KindIx;
+use crate::room::{KindIx, Used};
 use crate::state::Scheduler;
 
 /// How many ends are played through before an estimate is given up.
-const ENDS: usize = 500;
+const ENDS: usize = 300;
+/// How many passes follow one another at one moment before that is left at it.
+const PASSES: usize = 10;
 
 /// When a job starts, if running jobs end when they are expected to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,8 +52,8 @@ impl Scheduler {
         let here = self.groups.iter().filter(|(_, group)| self.classes[group.class].pool == pool);
         let mut ahead = 0;
         for (_, group) in here {
-            for (priority, member, all, before) in group.lanes.before(own.place) {
-                ahead += match self.compare_lane(member, priority, &own, now) {
+            for (priority, lane, all, before) in group.lanes.before(own.place) {
+                ahead += match self.compare_lane(lane.member, priority, &own, now) {
                     Ordering::Less => all,
                     Ordering::Equal => before,
                     Ordering::Greater => 0,
@@ -61,22 +64,38 @@ impl Scheduler {
     }
 
     /// Plays on from here with the same rules, every run ending when it is expected to, until a job starts.
-    pub(crate) fn estimate(&self, id: &JobId, now: Millis) -> Option<Estimate> {
-        let mut trial = self.clone();
+    pub(crate) fn estimate(&self, ix: JobIx, now: Millis) -> Option<Estimate> {
+        let id = &self.jobs[ix].id;
+        let key = self.key(ix, &mut self.new_pass(now));
+        let mut trial = self.trial(ix, &key, now)?;
         // Nobody can foresee who will be told to leave.
         trial.policy.preemption = false;
         for _ in 0..ENDS {
             let ends = trial.pools.iter().filter_map(|pool| pool.ends.first().copied());
             let (ends_at, run) = ends.min()?;
             let run = &trial.runs[run];
-            let (ended, element) = (trial.jobs[run.job].id.clone(), run.element);
+            let (ended, element) = (JobId::clone(&trial.jobs[run.job].id), run.element);
             let at = ends_at.max(now);
             trial.ended(&ended, element, Fate::Over, at);
-            if trial.pass(at).starts.iter().any(|start| start.job == *id) {
+            if trial.settle(at, id) {
                 return Some(Estimate { at, when_ends: ended });
             }
         }
         None
+    }
+
+    /// Passes until nothing more comes of it; whether a job starts in one of them.
+    fn settle(&mut self, now: Millis, id: &JobId) -> bool {
+        for _ in 0..PASSES {
+            let plan = self.pass(now);
+            if plan.starts.iter().any(|start| start.job == *id) {
+                return true;
+            }
+            if plan.next_at.is_none_or(|at| at > now) {
+                return false;
+            }
+        }
+        false
     }
 
     /// What somebody of a workspace could start in a pool now, by model.
@@ -104,6 +123,21 @@ impl Scheduler {
             found.push(Available { model, all, free, quota_left, largest });
         }
         found
+    }
+
+    /// What is claimed on a node.
+    pub fn used(&self, node: &NodeId) -> Used {
+        self.node_index.get(node).map(|ix| self.nodes[*ix].used()).unwrap_or_default()
+    }
+
+    /// Where a job that nobody has submitted yet would start now; none if it would wait.
+    pub fn place(&mut self, request: Request, now: Millis) -> Option<Vec<Placement>> {
+        let id = request.job.clone();
+        self.submit(request);
+        let offer = self.offer(&self.asker(*self.job_index.get(&id)?, now)).ok();
+        self.withdraw(&id);
+        let seats = offer?.seats;
+        Some(seats.iter().map(|seat| self.placement(seat.node, &seat.devices)).collect())
     }
 
     /// The most devices of a model that one job gets now, on as few nodes as possible.

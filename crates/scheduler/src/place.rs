@@ -9,7 +9,7 @@ use crate::queue::JobIx;
 use crate::quota::{Dim, Verdict};
 use crate::room::{KindIx, NodeIx};
 use crate::run::{Offer, Seat};
-use crate::state::{Class, Scheduler};
+use crate::state::{Class, Kind, Scheduler};
 
 /// What one job looks for a place as.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +58,7 @@ impl Scheduler {
     /// Looks for a way to start now.
     pub(crate) fn offer(&self, asker: &Asker) -> Result<Offer, Blocked> {
         let person = &self.people[asker.user as usize];
-        if person.due.max_running.is_some_and(|most| person.running >= most) {
+        if person.due.max_running.or(self.max_running).is_some_and(|most| person.running >= most) {
             return Err(Blocked::User);
         }
         let group = &self.groups[asker.group];
@@ -66,16 +66,35 @@ impl Scheduler {
         if self.pools[class.pool as usize].delegates {
             return self.offer_of(asker, None, true);
         }
-        // What is said of no kind at all is said of the lack of room.
-        let mut why = Err(Blocked::Room);
-        for kind in self.kinds_for(class) {
+        let kinds = self.kinds_for(class);
+        if kinds.is_empty() {
+            return Err(self.allowed(asker).err().unwrap_or(Blocked::Room));
+        }
+        let mut why = Blocked::Room;
+        for kind in kinds {
             match self.offer_of(asker, kind, false) {
-                Err(blocked) if why.as_ref().is_err_and(|it| *it == Blocked::Room) => why = Err(blocked),
+                Err(blocked) if why == Blocked::Room => why = blocked,
                 Err(_) => {}
                 found => return found,
             }
         }
-        why
+        Err(why)
+    }
+
+    /// Whether quotas and limits allow a start now, wherever that would be and with devices of whatever kind.
+    pub(crate) fn allowed(&self, asker: &Asker) -> Result<(), Blocked> {
+        let person = &self.people[asker.user as usize];
+        if person.due.max_running.or(self.max_running).is_some_and(|most| person.running >= most) {
+            return Err(Blocked::User);
+        }
+        let check = |kind| match self.ledger.check(asker.workspace, &self.charge_of(asker.group, kind, &[])) {
+            Verdict::Nominal | Verdict::Borrowed => Ok(()),
+            Verdict::Lent(dim) => Err(Blocked::Lent(dim)),
+            Verdict::Over(dim) => Err(Blocked::Quota(dim)),
+        };
+        let kinds = self.kinds_for(&self.classes[self.groups[asker.group].class]);
+        // A model that no node has may have a quota all the same.
+        if kinds.is_empty() { check(None) } else { kinds.into_iter().try_for_each(check) }
     }
 
     /// Looks for a way to start now with devices of one kind.
@@ -125,18 +144,24 @@ impl Scheduler {
 
     /// The kinds of device that would do, those of which the fewest are left first; one answer, if none are asked for.
     pub(crate) fn kinds_for(&self, class: &Class) -> Vec<Option<KindIx>> {
-        let Some(request) = &class.need.devices else { return vec![None] };
         let room = &self.pools[class.pool as usize].room;
-        let mut kinds: Vec<KindIx> = (0..)
-            .zip(&self.kinds)
-            .filter(|(_, kind)| {
+        let mut kinds: Vec<Option<KindIx>> = self.matching_kinds(class).collect();
+        kinds.sort_by_key(|kind| (kind.map(|kind| room.free(kind)), *kind));
+        kinds
+    }
+
+    /// The same, as they come.
+    pub(crate) fn matching_kinds(&self, class: &Class) -> impl Iterator<Item = Option<KindIx>> {
+        let request = class.need.devices.as_ref();
+        let fitting = move |kind: &Kind| {
+            request.is_some_and(|request| {
                 request.vendor.is_none_or(|vendor| vendor == kind.vendor)
                     && request.model.as_ref().is_none_or(|model| model.eq_ignore_ascii_case(&kind.model))
             })
-            .map(|(ix, _)| ix)
-            .collect();
-        kinds.sort_by_key(|kind| (room.free(*kind), *kind));
-        kinds.into_iter().map(Some).collect()
+        };
+        let none = request.is_none().then_some(None);
+        let kinds = (0..).zip(&self.kinds).filter(move |(_, kind)| fitting(kind)).map(|(ix, _)| Some(ix));
+        none.into_iter().chain(kinds)
     }
 
     /// How many tasks of a class a node has room for.

@@ -5,9 +5,11 @@
 //! ended and its standing is no better. So with every preemption the ranks of what runs rise, and no chain of them comes back to
 //! where it began. Among those that may be ended, those go that lose least: time since they started or saved, by what they hold.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
-use std::ops::ControlFlow;
+mod room;
+
+use std::collections::BTreeSet;
+
+use muster_model::JobId;
 
 use crate::pass::Pass;
 use crate::place::{Asker, Blocked};
@@ -15,9 +17,9 @@ use crate::policy::{Millis, millis};
 use crate::queue::{JobIx, Key, ShapeIx};
 use crate::quota::{Charge, Dim, Verdict};
 use crate::request::{Cause, Preemption};
-use crate::room::{KindIx, NodeIx, RunIx};
+use crate::room::{KindIx, RunIx};
 use crate::run::{DAY, Offer, Phase};
-use crate::state::{Class, Scheduler};
+use crate::state::Scheduler;
 
 /// How many jobs that find nobody to end are looked at in one pass.
 const TRIES: usize = 16;
@@ -67,29 +69,29 @@ impl Scheduler {
         let mut keys = match again_at <= pass.now {
             true => {
                 (self.searched_at, self.searched_epoch) = (Some(pass.now), changes);
-                self.claimants(&self.groups.iter().map(|(ix, _)| ix).collect(), pass)
+                self.claimants(self.groups.iter().map(|(ix, _)| ix), pass)
             }
             false => {
                 // What has ended since may be what was missing.
                 if changes != self.searched_epoch {
                     pass.next_at(again_at);
                 }
-                self.claimants(&due, pass)
+                self.claimants(due.into_iter(), pass)
             }
         };
-        let after = millis(self.policy.preempt_after);
-        keys.retain(|key| self.jobs[key.job].submitted_at.saturating_add(after) <= pass.now);
+        // No more than these are looked at in any case.
+        if keys.len() > TRIES + PROMISES {
+            keys.select_nth_unstable_by(TRIES + PROMISES, Key::order);
+            keys.truncate(TRIES + PROMISES);
+        }
         keys.sort_by(Key::order);
-        let (mut tries, mut promises, mut seen) = (0, 0, HashSet::new());
+        let (mut tries, mut promises) = (0, 0);
         for key in keys {
             if tries >= TRIES || promises >= PROMISES {
                 break;
             }
-            let job = &self.jobs[key.job];
-            if !seen.insert((job.group, job.workspace, job.priority)) {
-                continue;
-            }
-            match self.way(key.job, pass.now) {
+            let asker = self.asker(key.job, pass.now);
+            match self.way(&asker, pass.now) {
                 Some(way) => {
                     promises += 1;
                     self.promise(key.job, way, pass);
@@ -114,31 +116,32 @@ impl Scheduler {
         found
     }
 
-    /// The first of each lane that may take something from somebody.
-    fn claimants(&self, groups: &BTreeSet<ShapeIx>, pass: &mut Pass) -> Vec<Key> {
+    /// The first of each shape, workspace and priority that may take something from somebody, and has waited long enough.
+    fn claimants(&self, groups: impl Iterator<Item = ShapeIx>, pass: &mut Pass) -> Vec<Key> {
         let any_borrows = self.pools.iter().any(|pool| !pool.borrowing.is_empty());
+        let Some(since) = pass.now.checked_sub(millis(self.policy.preempt_after)) else { return Vec::new() };
         let mut found = Vec::new();
         for ix in groups {
-            let group = &self.groups[*ix];
+            let group = &self.groups[ix];
             let pool = &self.pools[self.classes[group.class].pool as usize];
             let least = pool.preemptible.first().map(|(priority, _, _)| *priority);
-            let mut owners: HashMap<u32, bool> = HashMap::new();
-            for ticket in group.lanes.heads() {
-                let is_higher = least.is_some_and(|least| least < ticket.priority);
-                let mut is_owner = || {
-                    *owners.entry(ticket.workspace).or_insert_with(|| self.may_reclaim(*ix, ticket.workspace))
-                };
-                if is_higher || any_borrows && is_owner() {
-                    found.push(self.key(ticket.job, pass));
+            for (priority, workspace, lanes) in group.lanes.levels() {
+                let is_higher = least.is_some_and(|least| least < priority);
+                let mut may_reclaim = || any_borrows && self.may_reclaim(ix, workspace, pass);
+                if !is_higher && !may_reclaim() {
+                    continue;
                 }
+                let due = lanes.iter().filter(|lane| self.jobs[lane.first.1].submitted_at <= since);
+                found.extend(due.map(|lane| self.key(lane.first.1, pass)).min_by(Key::order));
             }
         }
         found
     }
 
     /// Whether a shape would be a workspace's own.
-    fn may_reclaim(&self, group: ShapeIx, workspace: u32) -> bool {
-        if self.ledger.quotas(workspace).is_empty() {
+    fn may_reclaim(&self, group: ShapeIx, workspace: u32, pass: &mut Pass) -> bool {
+        if self.ledger.quotas(workspace).is_empty() || !self.may_be_own(&self.groups[group], workspace, pass)
+        {
             return false;
         }
         let class = &self.classes[self.groups[group].class];
@@ -150,9 +153,13 @@ impl Scheduler {
         if delegates { own(None) } else { self.kinds_for(class).into_iter().any(own) }
     }
 
-    fn way(&mut self, job: JobIx, now: Millis) -> Option<Way> {
-        let asker = self.asker(job, now);
-        if matches!(self.offer(&asker), Ok(_) | Err(Blocked::User)) {
+    /// Whether somebody would have a place if others made room.
+    pub(crate) fn has_way(&mut self, asker: &Asker, now: Millis) -> bool {
+        self.way(asker, now).is_some()
+    }
+
+    fn way(&mut self, asker: &Asker, now: Millis) -> Option<Way> {
+        if matches!(self.offer(asker), Ok(_) | Err(Blocked::User)) {
             return None;
         }
         let class = &self.classes[self.groups[asker.group].class];
@@ -160,7 +167,7 @@ impl Scheduler {
             true => vec![None],
             false => self.kinds_for(class),
         };
-        kinds.into_iter().find_map(|kind| self.way_of(&asker, kind, now))
+        kinds.into_iter().find_map(|kind| self.way_of(asker, kind, now))
     }
 
     /// Tries with runs really taken out, and puts all of them back.
@@ -249,130 +256,6 @@ impl Scheduler {
         });
     }
 
-    /// Takes out runs until there is room, node by node, the cheapest first.
-    fn take_room(&mut self, claimant: &Claimant, out: &mut Vec<RunIx>) -> bool {
-        let group = &self.groups[claimant.asker.group];
-        let (class_ix, size, pool) = (group.class, group.size, self.classes[group.class].pool);
-        if self.pools[pool as usize].delegates {
-            return false;
-        }
-        let victims = self.victims(claimant, pool);
-        let mut rooms: HashMap<NodeIx, u32> = HashMap::new();
-        let class = &self.classes[class_ix];
-        self.pools[pool as usize].room.visit(&class.need, claimant.kind, 1, |ix| {
-            rooms.insert(ix, self.room_on(ix, class, claimant.kind, claimant.asker).min(size));
-            ControlFlow::Continue(())
-        });
-        let mut total: u64 = rooms.values().map(|room| u64::from(*room)).sum();
-        let price = |this: &Self, ix: NodeIx| {
-            let (loss, chosen) = this.price(claimant, &this.classes[class_ix], ix, &victims[&ix])?;
-            Some((Reverse((loss.to_bits(), ix)), chosen))
-        };
-        let mut heap: BinaryHeap<_> = victims.keys().filter_map(|ix| Some(price(self, *ix)?.0)).collect();
-        while total < u64::from(size) {
-            let Some(Reverse((offered, ix))) = heap.pop() else { return false };
-            let Some((now, chosen)) = price(self, ix) else { continue };
-            if now.0.0 != offered {
-                heap.push(now);
-                continue;
-            }
-            for run in chosen {
-                let nodes: BTreeSet<NodeIx> =
-                    self.runs[run].seats.iter().flatten().map(|seat| seat.node).collect();
-                self.take_out(run);
-                out.push(run);
-                for node in nodes {
-                    let class = &self.classes[class_ix];
-                    let room = self.room_on(node, class, claimant.kind, claimant.asker).min(size);
-                    total = total - u64::from(rooms.insert(node, room).unwrap_or(0)) + u64::from(room);
-                }
-            }
-            heap.extend(price(self, ix).map(|it| it.0));
-        }
-        true
-    }
-
-    /// The runs that may be ended for somebody, by node.
-    fn victims(&self, claimant: &Claimant, pool: u32) -> BTreeMap<NodeIx, Vec<RunIx>> {
-        let class = &self.classes[self.groups[claimant.asker.group].class];
-        let from = &self.pools[pool as usize];
-        let below = (claimant.asker.priority, Reverse(Millis::MAX), 0);
-        let lower = from.preemptible.range(..below).map(|(_, _, ix)| *ix);
-        let borrowing = from.borrowing.iter().map(|(_, ix)| *ix);
-        let may_end = |ix: &RunIx| match self.cause(claimant, *ix) {
-            Some(Cause::Priority) => true,
-            Some(Cause::Reclaim) => self.is_borrower(*ix),
-            None => false,
-        };
-        let size = self.groups[claimant.asker.group].size as usize * class.need.device_count().max(1);
-        let all = borrowing.take(SEEN.max(8 * size)).chain(lower.take(SEEN.max(8 * size)));
-        let open = all.filter(|ix| !self.is_out.contains(ix) && may_end(ix));
-        let all: BTreeSet<RunIx> = open.take(WEIGHED.max(4 * size)).collect();
-        let mut by_node: BTreeMap<NodeIx, Vec<RunIx>> = BTreeMap::new();
-        for ix in all {
-            for seat in self.runs[ix].seats.iter().flatten() {
-                let node = &self.nodes[seat.node];
-                let is_usable = node.is_present && node.state.usable && class.admits(node);
-                if is_usable && self.unreserved(seat.node, class, claimant.kind, claimant.asker).is_none() {
-                    let here = by_node.entry(seat.node).or_default();
-                    if here.last() != Some(&ix) {
-                        here.push(ix);
-                    }
-                }
-            }
-        }
-        for runs in by_node.values_mut() {
-            self.sort_by_loss(runs, claimant.now);
-        }
-        by_node
-    }
-
-    /// Whether a run's workspace has more than its own just now, with what is out.
-    fn is_borrower(&self, ix: RunIx) -> bool {
-        let run = &self.runs[ix];
-        self.ledger.borrows_any(self.jobs[run.job].workspace, &run.charge)
-    }
-
-    /// What room for one more task on a node would cost, and whom.
-    fn price(
-        &self,
-        claimant: &Claimant,
-        class: &Class,
-        ix: NodeIx,
-        victims: &[RunIx],
-    ) -> Option<(f64, Vec<RunIx>)> {
-        let is_open = |run: &&RunIx| {
-            let still = self.cause(claimant, **run) == Some(Cause::Priority) || self.is_borrower(**run);
-            !self.is_out.contains(run) && still
-        };
-        let victims: Vec<RunIx> = victims.iter().filter(is_open).copied().collect();
-        let before = self.shadow(ix, class, claimant.kind, u32::MAX).room;
-        let room_without = |chosen: &[RunIx]| {
-            let mut shadow = self.shadow(ix, class, claimant.kind, u32::MAX);
-            for run in chosen {
-                self.give_back_on(ix, *run, claimant.kind, &mut shadow);
-            }
-            self.room_of(ix, class, &shadow)
-        };
-        let mut chosen = Vec::new();
-        for run in &victims {
-            chosen.push(*run);
-            if room_without(&chosen) > before {
-                break;
-            }
-        }
-        if room_without(&chosen) <= before {
-            return None;
-        }
-        for at in (0..chosen.len()).rev() {
-            let spared = chosen.remove(at);
-            if room_without(&chosen) <= before {
-                chosen.insert(at, spared);
-            }
-        }
-        Some((chosen.iter().map(|run| self.runs[*run].loses(claimant.now)).sum(), chosen))
-    }
-
     /// Puts back whoever is not in the way after all, those that would lose most first.
     fn spare_some(&mut self, claimant: &Claimant, out: &mut Vec<RunIx>) {
         let mut by_loss = out.clone();
@@ -416,7 +299,7 @@ impl Scheduler {
             let victim = &mut self.jobs[victim];
             victim.preempted.retain(|(_, at)| at.saturating_add(DAY) > pass.now);
             victim.preempted.push((element, pass.now));
-            let (id, by) = (victim.id.clone(), self.jobs[job].id.clone());
+            let (id, by) = (JobId::clone(&victim.id), JobId::clone(&self.jobs[job].id));
             pass.plan.preemptions.push(Preemption { job: id, element, by, cause, loses });
         }
         self.seat(job, offer, Phase::Promised(victims.into_iter().collect()), pass.now);

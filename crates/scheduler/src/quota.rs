@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+pub use muster_model::quota::Quota;
 use serde::{Deserialize, Serialize};
 
 /// What a quota is of.
@@ -19,42 +20,6 @@ pub enum Resource {
     Devices,
     /// Devices of one model, whatever the case of its letters.
     Model(String),
-}
-
-/// How much of one resource a workspace may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quota {
-    /// What is its own whenever it wants it.
-    pub nominal: u64,
-    /// How much more it may have of what others leave idle; without end, if absent.
-    pub borrow: Option<u64>,
-    /// How much of its own others may have while it is idle; all of it, if absent.
-    pub lend: Option<u64>,
-}
-
-impl Quota {
-    /// A quota that neither borrows nor lends.
-    pub fn fixed(nominal: u64) -> Self {
-        Self { nominal, borrow: Some(0), lend: Some(0) }
-    }
-
-    /// A quota whose idle part is everybody's, and which has its part of others'.
-    pub fn shared(nominal: u64) -> Self {
-        Self { nominal, borrow: None, lend: None }
-    }
-
-    /// The most that it can ever come to.
-    pub(crate) fn most(&self) -> u64 {
-        self.nominal.saturating_add(self.borrow.unwrap_or(u64::MAX))
-    }
-
-    fn borrowed(&self, used: u64) -> u64 {
-        used.saturating_sub(self.nominal)
-    }
-
-    fn lends(&self, used: u64) -> u64 {
-        self.nominal.saturating_sub(used).min(self.lend.unwrap_or(u64::MAX))
-    }
 }
 
 /// A resource by number: those of every site first, then models as they come up.
@@ -86,11 +51,12 @@ struct Books {
     used: BTreeMap<Dim, u64>,
 }
 
+/// Sums over all workspaces: of numbers that people write, so that they may be more than fits into one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Total {
-    borrowed: u64,
-    lent_out: u64,
-    lends: u64,
+    borrowed: u128,
+    lent_out: u128,
+    lends: u128,
 }
 
 /// What every workspace has and may have.
@@ -132,7 +98,7 @@ impl Ledger {
             (&mut total.lent_out, quota.nominal.min(quota.lend.unwrap_or(u64::MAX))),
         ];
         for (sum, part) in all {
-            *sum = if is_in { *sum + part } else { *sum - part };
+            *sum = if is_in { *sum + u128::from(part) } else { *sum - u128::from(part) };
         }
     }
 
@@ -140,7 +106,7 @@ impl Ledger {
         for (dim, amount) in charge {
             self.count(workspace, *dim, false);
             let used = self.books[workspace as usize].used.entry(*dim).or_default();
-            *used = if is_more { *used + amount } else { used.saturating_sub(*amount) };
+            *used = if is_more { used.saturating_add(*amount) } else { used.saturating_sub(*amount) };
             self.count(workspace, *dim, true);
         }
     }
@@ -171,8 +137,11 @@ impl Ledger {
             return Verdict::Over(dim);
         }
         let total = self.totals.get(&dim).copied().unwrap_or_default();
-        let borrowed = total.borrowed - quota.borrowed(used) + quota.borrowed(after);
-        let lends = total.lends - quota.lends(used) + quota.lends(after);
+        let moved = |sum: u128, of: fn(&Quota, u64) -> u64| {
+            sum - u128::from(of(quota, used)) + u128::from(of(quota, after))
+        };
+        let borrowed = moved(total.borrowed, Quota::borrowed);
+        let lends = moved(total.lends, Quota::lends);
         let is_nominal = after <= quota.nominal;
         // One that touches nothing of what others have is not kept waiting by a quota that was cut.
         let is_apart = is_nominal && lends == total.lends;
@@ -199,9 +168,22 @@ impl Ledger {
         charge.iter().find_map(|(dim, amount)| {
             let quota = self.quotas(workspace).get(dim)?;
             let own = quota.nominal.min(quota.lend.unwrap_or(u64::MAX));
-            let others = self.totals.get(dim).map_or(0, |total| total.lent_out - own);
-            let most = quota.most().min(quota.nominal.saturating_add(others));
+            let others = self.totals.get(dim).map_or(0, |total| total.lent_out - u128::from(own));
+            let most = quota.most().min(quota.nominal.saturating_add(at_most(others)));
             (*amount > most).then_some((*dim, most))
+        })
+    }
+
+    /// The most that a workspace may have now beside what it has, of CPUs, memory and devices.
+    pub fn at_most(&self, workspace: u32) -> [u64; 3] {
+        [CPU, MEMORY, DEVICES].map(|dim| self.left(workspace, dim).unwrap_or(u64::MAX))
+    }
+
+    /// The same, of what is its own.
+    pub fn own_left(&self, workspace: u32) -> [u64; 3] {
+        [CPU, MEMORY, DEVICES].map(|dim| {
+            let quota = self.quotas(workspace).get(&dim);
+            quota.map_or(u64::MAX, |quota| quota.nominal.saturating_sub(self.used(workspace, dim)))
         })
     }
 
@@ -210,10 +192,14 @@ impl Ledger {
         let quota = self.quotas(workspace).get(&dim)?;
         let used = self.used(workspace, dim);
         let total = self.totals.get(&dim).copied().unwrap_or_default();
-        let others_lend = total.lends - quota.lends(used);
-        let own_borrowed = quota.borrowed(used);
-        let room = others_lend.saturating_sub(total.borrowed - own_borrowed);
+        let others_lend = total.lends - u128::from(quota.lends(used));
+        let others_borrowed = total.borrowed - u128::from(quota.borrowed(used));
+        let room = at_most(others_lend.saturating_sub(others_borrowed));
         let most = quota.nominal.saturating_add(room.min(quota.borrow.unwrap_or(u64::MAX)));
         Some(most.saturating_sub(used))
     }
+}
+
+fn at_most(sum: u128) -> u64 {
+    u64::try_from(sum).unwrap_or(u64::MAX)
 }

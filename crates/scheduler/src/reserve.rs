@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
+use crate::known::Bonds;
 use crate::place::Asker;
 use crate::policy::Millis;
 use crate::queue::JobIx;
@@ -38,6 +39,13 @@ pub(crate) const OLDEST: usize = 1;
 /// How many ends are looked at for the first in order, which is another one soon.
 const ENDS: usize = 4096;
 
+/// Whether a reservation binds whoever asks, on the nodes that it is about.
+fn binds(slot: usize, it: &Reservation, asker: &Asker) -> bool {
+    let is_before = slot == OLDEST || asker.priority <= it.priority;
+    let is_gone = asker.ends_at.zip(it.at).is_some_and(|(ends, at)| ends <= at);
+    is_before && !is_gone && asker.job != Some(it.job)
+}
+
 /// A node as it would be when some runs have ended.
 pub(crate) struct Shadow {
     left: Left,
@@ -54,14 +62,20 @@ impl Scheduler {
         kind: Option<KindIx>,
         asker: &Asker,
     ) -> Option<u32> {
-        let reserved = &self.pools[class.pool as usize].reserved;
-        let binds = |(slot, it): &(usize, &Reservation)| {
-            let is_before = *slot == OLDEST || asker.priority <= it.priority;
-            let is_gone = asker.ends_at.zip(it.at).is_some_and(|(ends, at)| ends <= at);
-            is_before && !is_gone && asker.job != Some(it.job) && it.nodes.contains_key(&ix)
+        let reserved = self.pools[class.pool as usize].reserved.iter().enumerate();
+        let all = reserved.filter_map(|(slot, it)| Some((slot, it.as_ref()?)));
+        let here = all.filter(|(slot, it)| binds(*slot, it, asker) && it.nodes.contains_key(&ix));
+        here.map(|(_, it)| self.spare(ix, class, kind, it)).min()
+    }
+
+    /// Which of a pool's reservations bind whoever asks.
+    pub(crate) fn bonds(&self, pool: u32, asker: &Asker) -> Bonds {
+        let reserved = self.pools[pool as usize].reserved.iter().enumerate();
+        let binding = |(slot, it): (usize, &Option<Reservation>)| {
+            let is_bound = asker.is_bound && it.as_ref().is_some_and(|it| binds(slot, it, asker));
+            u8::from(is_bound) << slot
         };
-        let all = reserved.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.as_ref()?)));
-        all.filter(binds).map(|(_, it)| self.spare(ix, class, kind, it)).min()
+        reserved.map(binding).sum()
     }
 
     fn spare(&self, ix: NodeIx, class: &Class, kind: Option<KindIx>, reserved: &Reservation) -> u32 {
@@ -78,8 +92,8 @@ impl Scheduler {
         });
         for (need, of, tasks) in stays.chain([(kept, reserved.kind, reserved.nodes[&ix])]) {
             let tasks = u64::from(tasks);
-            left.cpu = left.cpu.saturating_sub(need.cpu_millis * tasks);
-            left.memory = left.memory.saturating_sub(need.memory_bytes * tasks);
+            left.cpu = left.cpu.saturating_sub(need.cpu_millis.saturating_mul(tasks));
+            left.memory = left.memory.saturating_sub(need.memory_bytes.saturating_mul(tasks));
             left.slots = left.slots.saturating_sub(u64::from(need.slots()) * tasks);
             if of == kind {
                 left.devices = left.devices.saturating_sub(need.device_count() as u64 * tasks);

@@ -5,11 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use muster_model::NodeId;
 use muster_model::node::Capacity;
 
 use crate::fit::{Need, Serves};
+use crate::known::Bulk;
 
 pub(crate) type NodeIx = u32;
 pub(crate) type KindIx = u32;
@@ -32,6 +34,17 @@ pub struct NodeState {
     pub serves: Serves,
 }
 
+/// What is claimed on a node, in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Used {
+    /// CPUs, in thousandths.
+    pub cpu_millis: u64,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Slots.
+    pub slots: u32,
+}
+
 /// The devices of one kind on a node, by number.
 #[derive(Debug, Clone)]
 pub(crate) struct Devices {
@@ -43,7 +56,8 @@ pub(crate) struct Devices {
 /// A node and what is claimed on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    pub state: NodeState,
+    /// Shared with every copy of the scheduler: it is large, and replaced as a whole.
+    pub state: Arc<NodeState>,
     pub pool: u32,
     /// Whether anybody still has it; what runs on one that is gone is remembered until it ends.
     pub is_present: bool,
@@ -91,7 +105,7 @@ impl Left {
 impl Node {
     pub fn new(state: NodeState, pool: u32, devices: Vec<Devices>, domains: Vec<Option<u32>>) -> Self {
         Self {
-            state,
+            state: Arc::new(state),
             pool,
             is_present: true,
             devices,
@@ -115,8 +129,28 @@ impl Node {
         self.refresh();
     }
 
+    /// Whether what fitted another fits this one: they differ in nothing but whether they are usable.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let (own, other) = (&self.state, &other.state);
+        own.pool == other.pool
+            && own.capacity == other.capacity
+            && own.labels == other.labels
+            && own.serves == other.serves
+    }
+
     pub fn tasks(&self) -> u32 {
         self.tasks
+    }
+
+    /// What is claimed. Who has a node alone has all of it.
+    pub fn used(&self) -> Used {
+        let capacity = &self.state.capacity;
+        let of = |claimed: u64, whole: u64| if self.alone > 0 { whole } else { claimed.min(whole) };
+        Used {
+            cpu_millis: of(self.cpu, capacity.cpu_millis),
+            memory_bytes: of(self.memory, capacity.memory_bytes),
+            slots: of(self.slots, u64::from(capacity.slots)) as u32,
+        }
     }
 
     /// Whether somebody has it alone.
@@ -217,12 +251,22 @@ impl Node {
     }
 }
 
+/// Where a node stands among others: free devices, memory in steps, CPUs or slots.
+type Spot = (u32, u32, u64, NodeIx);
+
+/// Memory in steps, four for each doubling: few enough to go through, fine enough that those of one step are much alike.
+fn step(memory: u64) -> u32 {
+    let Some(top) = memory.checked_ilog2() else { return 0 };
+    let next = if top >= 2 { memory >> (top - 2) } else { memory << (2 - top) };
+    1 + top * 4 + (next & 3) as u32
+}
+
 /// The open nodes of a pool, by what is left on them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Room {
-    by_kind: BTreeMap<KindIx, BTreeSet<(u32, NodeIx)>>,
-    by_cpu: BTreeSet<(u32, u64, NodeIx)>,
-    by_slots: BTreeSet<(u32, u64, NodeIx)>,
+    by_kind: BTreeMap<KindIx, BTreeSet<Spot>>,
+    by_cpu: BTreeSet<Spot>,
+    by_slots: BTreeSet<Spot>,
     empty: BTreeSet<(u32, u64, NodeIx)>,
     free: BTreeMap<KindIx, u64>,
 }
@@ -247,21 +291,22 @@ impl Room {
                 set.remove(&key);
             }
         }
+        let (left, all) = (node.left(None), node.free_devices());
+        let memory = step(left.memory);
         for devices in node.devices.iter().filter(|it| !it.free.is_empty()) {
             let count = devices.free.len() as u32;
-            set(self.by_kind.entry(devices.kind).or_default(), (count, ix), is_in);
+            set(self.by_kind.entry(devices.kind).or_default(), (count, memory, left.cpu, ix), is_in);
             let free = self.free.entry(devices.kind).or_default();
             *free = if is_in { *free + u64::from(count) } else { *free - u64::from(count) };
         }
-        let (left, devices) = (node.left(None), node.free_devices());
         if left.cpu > 0 {
-            set(&mut self.by_cpu, (devices, left.cpu, ix), is_in);
+            set(&mut self.by_cpu, (all, memory, left.cpu, ix), is_in);
         }
         if left.slots > 0 {
-            set(&mut self.by_slots, (devices, left.slots, ix), is_in);
+            set(&mut self.by_slots, (all, memory, left.slots, ix), is_in);
         }
         if left.is_empty {
-            set(&mut self.empty, (devices, left.cpu, ix), is_in);
+            set(&mut self.empty, (all, left.cpu, ix), is_in);
         }
     }
 
@@ -281,29 +326,93 @@ impl Room {
     ) {
         if need.exclusive {
             let _ = self.empty.iter().try_for_each(|(_, _, ix)| see(*ix));
-        } else if let Some(kind) = kind {
-            let Some(nodes) = self.by_kind.get(&kind) else { return };
-            let _ = nodes
-                .range(((need.device_count() as u32).saturating_mul(tasks), 0)..)
-                .try_for_each(|(_, ix)| see(*ix));
-        } else if need.cpu_millis > 0 {
-            let _ = steps(&self.by_cpu, need.cpu_millis.saturating_mul(u64::from(tasks)), see);
-        } else {
-            let _ = steps(&self.by_slots, u64::from(tasks), see);
+            return;
         }
+        let Some(nodes) = self.nodes_for(need, kind) else { return };
+        let _ = steps(nodes, least(need, kind, tasks), see);
+    }
+
+    /// The nodes in question for a need, in their order.
+    fn nodes_for(&self, need: &Need, kind: Option<KindIx>) -> Option<&BTreeSet<Spot>> {
+        match kind {
+            Some(kind) => self.by_kind.get(&kind),
+            None if need.cpu_millis > 0 => Some(&self.by_cpu),
+            None => Some(&self.by_slots),
+        }
+    }
+
+    /// What the roomiest nodes have: a need that is more than each of these fits nowhere.
+    pub fn ceiling(&self, need: &Need, kind: Option<KindIx>) -> Ceiling {
+        let mut tops: Vec<(u32, u32, u64)> = Vec::new();
+        let Some(nodes) = self.nodes_for(need, kind) else { return Ceiling(tops) };
+        // From the most devices down: a later one is covered by one before it, and seldom the other way round.
+        let mut next = nodes.last().copied();
+        while let Some((devices, memory, amount, _)) = next {
+            if !tops.iter().any(|top| top.0 >= devices && top.1 >= memory && top.2 >= amount) {
+                tops.push((devices, memory, amount));
+            }
+            next = nodes.range(..(devices, memory, 0, 0)).next_back().copied();
+        }
+        Ceiling(tops)
     }
 }
 
-/// For each number of free devices, the nodes with at least so much of something else.
+/// What the roomiest nodes have left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ceiling(Vec<(u32, u32, u64)>);
+
+impl Ceiling {
+    /// What some nodes have left, in CPUs and devices of whatever kind.
+    pub fn of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Self {
+        let mut tops: Vec<(u32, u32, u64)> = Vec::new();
+        for node in nodes.filter(|node| node.is_open()) {
+            let left = node.left(None);
+            let top = (node.free_devices(), step(left.memory), left.cpu);
+            let covers = |a: &(u32, u32, u64), b: &(u32, u32, u64)| a.0 >= b.0 && a.1 >= b.1 && a.2 >= b.2;
+            if !tops.iter().any(|other| covers(other, &top)) {
+                tops.retain(|other| !covers(&top, other));
+                tops.push(top);
+            }
+        }
+        Self(tops)
+    }
+
+    /// Whether one task may fit there; what may not, certainly does not.
+    pub fn may_hold(&self, bulk: &Bulk) -> bool {
+        let memory = step(bulk.memory);
+        self.0.iter().any(|top| top.0 >= bulk.devices && top.1 >= memory && top.2 >= bulk.cpu)
+    }
+
+    /// Whether one task may fit somewhere; what may not, certainly does not.
+    pub fn may_fit(&self, need: &Need, kind: Option<KindIx>) -> bool {
+        let (devices, memory, amount) = least(need, kind, 1);
+        self.0.iter().any(|top| top.0 >= devices && top.1 >= memory && top.2 >= amount)
+    }
+}
+
+/// The least that a node has with room for so many tasks: devices, memory in steps, CPUs or slots.
+fn least(need: &Need, kind: Option<KindIx>, tasks: u32) -> (u32, u32, u64) {
+    let devices = if kind.is_some() { (need.device_count() as u32).saturating_mul(tasks) } else { 0 };
+    let memory = step(need.memory_bytes.saturating_mul(u64::from(tasks)));
+    let each = if kind.is_some() || need.cpu_millis > 0 { need.cpu_millis } else { 1 };
+    (devices, memory, each.saturating_mul(u64::from(tasks)))
+}
+
+/// The nodes with at least so much of everything, those with the fewest devices first, then those with the least memory.
 fn steps(
-    set: &BTreeSet<(u32, u64, NodeIx)>,
-    least: u64,
+    set: &BTreeSet<Spot>,
+    (devices, memory, amount): (u32, u32, u64),
     mut see: impl FnMut(NodeIx) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let mut devices = set.first().map(|(devices, _, _)| *devices);
-    while let Some(count) = devices {
-        set.range((count, least, 0)..=(count, u64::MAX, NodeIx::MAX)).try_for_each(|(_, _, ix)| see(*ix))?;
-        devices = set.range((count + 1, 0, 0)..).next().map(|(devices, _, _)| *devices);
+    let mut next = set.range((devices, memory, 0, 0)..).next();
+    while let Some(&(count, step, _, _)) = next {
+        if step < memory {
+            next = set.range((count, memory, 0, 0)..).next();
+            continue;
+        }
+        let all = (count, step, amount, 0)..=(count, step, u64::MAX, NodeIx::MAX);
+        set.range(all).try_for_each(|(_, _, _, ix)| see(*ix))?;
+        next = set.range((count, step + 1, 0, 0)..).next();
     }
     ControlFlow::Continue(())
 }

@@ -71,7 +71,10 @@ impl Scheduler {
     pub(crate) fn charge_of(&self, group: u32, kind: Option<KindIx>, seats: &[Seat]) -> Charge {
         let size = u64::from(self.groups[group].size);
         let need = &self.classes[self.groups[group].class].need;
-        let mut charge = vec![(CPU, need.cpu_millis * size), (MEMORY, need.memory_bytes * size)];
+        let mut charge = vec![
+            (CPU, need.cpu_millis.saturating_mul(size)),
+            (MEMORY, need.memory_bytes.saturating_mul(size)),
+        ];
         if need.exclusive && !seats.is_empty() {
             let nodes = || seats.iter().map(|seat| &self.nodes[seat.node]);
             charge[0].1 = nodes().map(|node| node.state.capacity.cpu_millis).sum();
@@ -285,7 +288,7 @@ impl Scheduler {
         if let Some(at) = run.ends_at {
             pool.ends.remove(&(at, ix));
         }
-        pool.epoch += 1;
+        pool.give_back(run.seats.iter().flatten().map(|seat| seat.node));
         let half_life = self.half_life;
         let job = &mut self.jobs[run.job];
         job.runs.remove(&run.element);

@@ -33,6 +33,14 @@ impl<T> Slab<T> {
         self.items[ix as usize].take().expect("what is removed was there")
     }
 
+    /// The same things by the same numbers, as something else or not at all.
+    pub fn map_some<U>(&self, mut make: impl FnMut(u32, &T) -> Option<U>) -> Slab<U> {
+        let items: Vec<Option<U>> =
+            (0..).zip(&self.items).map(|(ix, item)| make(ix, item.as_ref()?)).collect();
+        let vacant = (0..).zip(&items).filter(|(_, item)| item.is_none()).map(|(ix, _)| ix).collect();
+        Slab { items, vacant }
+    }
+
     pub fn get(&self, ix: u32) -> Option<&T> {
         self.items.get(ix as usize)?.as_ref()
     }
@@ -43,6 +51,13 @@ impl<T> Slab<T> {
 
     pub fn len(&self) -> usize {
         self.items.len() - self.vacant.len()
+    }
+}
+
+impl<T: Clone> Slab<T> {
+    /// A copy of some of them.
+    pub fn copy_if(&self, mut is_kept: impl FnMut(u32, &T) -> bool) -> Self {
+        self.map_some(|ix, item| is_kept(ix, item).then(|| item.clone()))
     }
 }
 

@@ -4,23 +4,29 @@
 //! [`crate::pass`] decides by. It can be rebuilt at any time from jobs, runs and [`Usage`]; whoever could not write a plan down
 //! throws the scheduler away and does so.
 
+mod cluster;
+mod copy;
+mod due;
 mod intern;
 
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use muster_model::node::Vendor;
 use muster_model::{JobId, NodeId};
 
+pub(crate) use self::copy::Waiting;
 use crate::fit::Need;
+use crate::known::Bulk;
 use crate::policy::{Millis, Policy, millis};
 use crate::queue::{JobIx, Lanes, MemberIx, ShapeIx, Ticket};
-use crate::quota::{CPU, DEVICES, Dim, Ledger, MEMORY, Resource};
-use crate::request::{Request, Shape, Standing, Usage, User, Workspace};
+use crate::quota::{Dim, Ledger};
+use crate::request::{Request, Shape, Standing, User};
 use crate::reserve::Reservation;
-use crate::room::{Node, NodeIx, NodeState, Room, RunIx};
+use crate::room::{Node, NodeIx, Room, RunIx};
 use crate::run::Run;
 use crate::share::Account;
 use crate::slab::Slab;
@@ -37,7 +43,9 @@ pub(crate) struct Kind {
 /// What tasks need, of all jobs that need the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Class {
-    pub key: String,
+    /// The same for all classes that differ only in how much a task needs of what.
+    pub family: u32,
+    family_key: Arc<str>,
     pub pool: u32,
     pub need: Need,
     pub labels: BTreeMap<String, String>,
@@ -48,7 +56,14 @@ pub(crate) struct Class {
     pub most: Cell<Option<(u64, u32)>>,
 }
 
+/// A class by its family, and what a task needs: CPUs, memory, devices.
+type ClassKey = (u32, u64, u64, usize);
+
 impl Class {
+    fn key(&self) -> ClassKey {
+        (self.family, self.need.cpu_millis, self.need.memory_bytes, self.need.device_count())
+    }
+
     /// Whether its tasks may be on a node at all, as far as that is not a matter of room.
     pub fn admits(&self, node: &Node) -> bool {
         let state = &node.state;
@@ -63,6 +78,9 @@ impl Class {
 pub(crate) struct Group {
     pub class: u32,
     pub size: u32,
+    /// What its class says, too, beside it because it is looked at for every shape in every pass.
+    pub pool: u32,
+    pub bulk: Bulk,
     pub lanes: Lanes,
     /// Nothing of it fitted when its pool was at this count.
     pub blocked_at: Option<u64>,
@@ -78,7 +96,7 @@ pub(crate) enum Left {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    pub id: JobId,
+    pub id: Arc<JobId>,
     pub workspace: u32,
     pub user: u32,
     pub member: MemberIx,
@@ -130,6 +148,10 @@ pub(crate) struct Pool {
     pub nodes: BTreeSet<NodeIx>,
     /// Counts what may let something start that did not fit before.
     pub epoch: u64,
+    /// Nodes on which something was given back since the count was `base`, and how often; if that is all that was counted since.
+    pub freed: Vec<NodeIx>,
+    pub releases: u64,
+    pub base: u64,
     /// Counts what changes which nodes there are.
     pub layout: u64,
     /// What is kept for the first in order, and for the one that has waited longest.
@@ -141,6 +163,25 @@ pub(crate) struct Pool {
     /// Runs whose end is known.
     pub ends: BTreeSet<(Millis, RunIx)>,
     pub runs: BTreeSet<RunIx>,
+}
+
+/// Beyond so many, it is not remembered where something was given back.
+const FREED: usize = 256;
+
+impl Pool {
+    /// Something was given back on some nodes.
+    pub fn give_back(&mut self, nodes: impl Iterator<Item = NodeIx>) {
+        self.epoch += 1;
+        if self.freed.len() < FREED {
+            self.freed.extend(nodes);
+            self.releases += 1;
+        }
+    }
+
+    /// Whether what did not fit when the count was so may fit now on nodes on which something was given back, and nowhere else.
+    pub fn only_freed_since(&self, blocked_at: Option<u64>) -> bool {
+        self.epoch == self.base + self.releases && blocked_at.is_some_and(|at| at >= self.base)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -156,6 +197,8 @@ pub(crate) struct Person {
     pub due: User,
     pub running: u32,
 }
+
+pub(crate) type Fresh = BTreeSet<(Millis, ShapeIx)>;
 
 /// Who waits, what runs, and what there is: see the module.
 #[derive(Debug, Clone)]
@@ -175,6 +218,8 @@ pub struct Scheduler {
     pub(crate) lesser: Vec<BTreeSet<(u32, Reverse<Millis>, RunIx)>>,
     pub(crate) ledger: Ledger,
     pub(crate) people: Vec<Person>,
+    /// How many whoever has no limit of their own may run at once.
+    pub(crate) max_running: Option<u32>,
     pub(crate) members: Vec<Member>,
     pub(crate) paused: BTreeSet<(Millis, JobIx)>,
     /// Runs whose place is not free yet, and runs that are to make place.
@@ -182,20 +227,26 @@ pub struct Scheduler {
     pub(crate) leaving: BTreeSet<RunIx>,
     /// Shapes with jobs that have not been tried at others' cost yet, with the moment from which on they may be; and when all
     /// of them last were.
-    pub(crate) fresh: BTreeSet<(Millis, ShapeIx)>,
+    pub(crate) fresh: Fresh,
     /// Runs that may be ended for others from a moment on.
     pub(crate) young: BTreeSet<(Millis, RunIx)>,
     pub(crate) searched_at: Option<Millis>,
     pub(crate) searched_epoch: u64,
     /// Runs that are taken out for a trial; none between passes.
     pub(crate) is_out: HashSet<RunIx>,
-    pub(crate) job_index: HashMap<JobId, JobIx>,
+    pub(crate) job_index: HashMap<Arc<JobId>, JobIx>,
     pub(crate) node_index: HashMap<NodeId, NodeIx>,
-    class_index: HashMap<String, u32>,
+    class_index: HashMap<ClassKey, u32>,
+    /// The families by what they have in common, with their number and how many classes they have.
+    families: HashMap<Arc<str>, (u32, u32)>,
+    next_family: u32,
     group_index: HashMap<(u32, u32), ShapeIx>,
     names: HashMap<(u8, String), u32>,
     member_index: HashMap<(u32, u32), MemberIx>,
     domain_index: HashMap<(usize, String), u32>,
+    /// Everything is tried, though it is known what comes of it: what is passed over must make no difference.
+    #[cfg(test)]
+    pub(crate) is_thorough: bool,
 }
 
 impl Scheduler {
@@ -216,6 +267,7 @@ impl Scheduler {
             lesser: Vec::new(),
             ledger: Ledger::default(),
             people: Vec::new(),
+            max_running: None,
             members: Vec::new(),
             paused: BTreeSet::new(),
             promised: BTreeSet::new(),
@@ -228,144 +280,29 @@ impl Scheduler {
             job_index: HashMap::new(),
             node_index: HashMap::new(),
             class_index: HashMap::new(),
+            families: HashMap::new(),
+            next_family: 0,
             group_index: HashMap::new(),
             names: HashMap::new(),
             member_index: HashMap::new(),
             domain_index: HashMap::new(),
-        }
-    }
-
-    /// Says whether a pool has a scheduler of its own: then it is given whole jobs, and quotas and limits alone decide here.
-    pub fn set_pool(&mut self, name: &str, delegates: bool) {
-        let pool = self.pool(name);
-        self.pools[pool as usize].delegates = delegates;
-        self.pools[pool as usize].epoch += 1;
-    }
-
-    /// Says what a node is now, whether or not it was known.
-    pub fn set_node(&mut self, state: NodeState) {
-        let known = self.node_index.get(&state.node).copied();
-        if known.is_some_and(|ix| self.nodes[ix].is_present && self.nodes[ix].state == state) {
-            return;
-        }
-        let pool = self.pool(&state.pool);
-        let devices = self.devices_of(&state.capacity.devices);
-        let domains = self.domains_of(&state);
-        let id = state.node.clone();
-        let mut node = Node::new(state, pool, devices, domains);
-        let ix = match known {
-            Some(ix) => {
-                let before = &self.nodes[ix];
-                self.pools[before.pool as usize].room.remove(ix, before);
-                self.pools[before.pool as usize].nodes.remove(&ix);
-                node.inherit(before);
-                self.nodes[ix] = node;
-                ix
-            }
-            None => {
-                let ix = self.nodes.insert(node);
-                self.node_index.insert(id, ix);
-                ix
-            }
-        };
-        let pool = &mut self.pools[pool as usize];
-        pool.room.add(ix, &self.nodes[ix]);
-        pool.nodes.insert(ix);
-        pool.epoch += 1;
-        pool.layout += 1;
-        if !self.nodes[ix].state.usable {
-            self.break_promises(ix);
-            self.unreserve_on(ix);
-        }
-    }
-
-    /// A node is nobody's any more. What runs there is still counted, until it is said to have ended.
-    pub fn remove_node(&mut self, id: &NodeId) {
-        let Some(ix) = self.node_index.get(id).copied() else { return };
-        let node = &mut self.nodes[ix];
-        let pool = &mut self.pools[node.pool as usize];
-        pool.room.remove(ix, node);
-        pool.nodes.remove(&ix);
-        pool.epoch += 1;
-        pool.layout += 1;
-        node.is_present = false;
-        self.break_promises(ix);
-        self.unreserve_on(ix);
-        self.forget_node(ix);
-    }
-
-    pub(crate) fn forget_node(&mut self, ix: NodeIx) {
-        if !self.nodes[ix].is_present && self.nodes[ix].runs.is_empty() {
-            let node = self.nodes.remove(ix);
-            self.node_index.remove(&node.state.node);
-        }
-    }
-
-    /// Says what a workspace is due.
-    pub fn set_workspace(&mut self, name: &str, due: Workspace) {
-        let ix = self.workspace(name);
-        self.workspaces[ix as usize].1.weight = due.weight.max(f64::MIN_POSITIVE);
-        let quotas = due.quotas.into_iter().map(|(resource, quota)| {
-            let dim = match resource {
-                Resource::Cpu => CPU,
-                Resource::Memory => MEMORY,
-                Resource::Devices => DEVICES,
-                Resource::Model(model) => self.dim(&model),
-            };
-            (dim, quota)
-        });
-        let quotas = quotas.collect();
-        self.ledger.set(ix, quotas);
-        self.mark_borrowers(ix);
-        self.pools.iter_mut().for_each(|pool| pool.epoch += 1);
-    }
-
-    /// Says what a user is due.
-    pub fn set_user(&mut self, name: &str, due: User) {
-        let ix = self.user(name);
-        let weight = due.weight.max(f64::MIN_POSITIVE);
-        self.people[ix as usize].due = due;
-        for member in self.members.iter_mut().filter(|member| member.user == ix) {
-            member.account.weight = weight;
-        }
-    }
-
-    /// What everybody has used, to be kept.
-    pub fn usage(&self, now: Millis) -> Vec<Usage> {
-        let workspaces = self.workspaces.iter().map(|(name, account)| (name.clone(), None, account));
-        let members = self.members.iter().map(|member| {
-            let user = self.people[member.user as usize].name.clone();
-            (self.workspaces[member.workspace as usize].0.clone(), Some(user), &member.account)
-        });
-        let used = workspaces.chain(members).map(|(workspace, user, account)| Usage {
-            workspace,
-            user,
-            mean: account.mean(now, self.half_life),
-            at: now,
-        });
-        // What is as good as forgotten is not worth a line.
-        used.filter(|usage| usage.mean > 1e-6).collect()
-    }
-
-    /// What everybody had used, when the scheduler is made anew; before runs are told.
-    pub fn restore(&mut self, usage: &[Usage]) {
-        for used in usage {
-            let workspace = self.workspace(&used.workspace);
-            let account = match &used.user {
-                Some(user) => {
-                    let user = self.user(user);
-                    let member = self.member(workspace, user);
-                    &mut self.members[member as usize].account
-                }
-                None => &mut self.workspaces[workspace as usize].1,
-            };
-            account.set_mean(used.mean, used.at);
+            #[cfg(test)]
+            is_thorough: false,
         }
     }
 
     /// How many jobs wait to be considered.
     pub fn queued(&self) -> usize {
         self.groups.iter().map(|(_, group)| group.lanes.len()).sum()
+    }
+
+    /// Whether anybody but this job waits for room in a pool.
+    pub fn is_contended(&self, pool: &str, id: &JobId) -> bool {
+        let is_there = |group: &Group| self.pools[self.classes[group.class].pool as usize].name == pool;
+        let waiting: usize =
+            self.groups.iter().filter(|(_, group)| is_there(group)).map(|(_, group)| group.lanes.len()).sum();
+        let is_own = self.job_index.get(id).is_some_and(|ix| self.jobs[*ix].is_queued);
+        waiting > usize::from(is_own)
     }
 
     /// How many gangs and elements run, or are about to.
@@ -396,8 +333,9 @@ impl Scheduler {
             }
         };
         let group = self.group(&request, size);
+        let id = Arc::new(request.job);
         let job = Job {
-            id: request.job.clone(),
+            id: id.clone(),
             workspace,
             user,
             member,
@@ -416,17 +354,22 @@ impl Scheduler {
             is_queued: false,
         };
         let ix = self.jobs.insert(job);
-        self.job_index.insert(request.job, ix);
+        self.job_index.insert(id, ix);
         self.queue(ix);
     }
 
     /// A job waits no more, and does not run: somebody took it back.
     pub fn withdraw(&mut self, id: &JobId) {
         let Some(ix) = self.job_index.get(id).copied() else { return };
-        if self.jobs[ix].runs.is_empty() || self.jobs[ix].is_promised {
+        if self.jobs[ix].is_promised {
+            self.break_promise(ix);
+        }
+        if self.jobs[ix].runs.is_empty() {
             self.drop_job(ix);
         } else if let Left::Many { elements, .. } = &mut self.jobs[ix].left {
             elements.clear();
+            // What is kept for an element that is not wanted any more would start one that runs once more.
+            self.unreserve(ix);
             self.queue(ix);
         }
     }

@@ -3,12 +3,14 @@
 //! Reasons come in tiers, the ones that waiting does not mend first. Nothing is offered that was not tried: see
 //! [`crate::alternative`] for what would let it start now, [`crate::outlook`] for when it starts as it is.
 
+mod tier;
+
 use muster_model::JobId;
 use muster_model::quantity::format_bytes;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+pub use self::tier::Tier;
 use crate::alternative::Alternative;
-use crate::explain::asks;
 use crate::outlook::Estimate;
 use crate::place::{Asker, Blocked};
 use crate::policy::Millis;
@@ -17,62 +19,7 @@ use crate::quota::{CPU, Dim, MEMORY};
 use crate::request::{Request, Standing};
 use crate::run::Phase;
 use crate::state::Scheduler;
-
-/// What stands between a job and its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tier {
-    /// Somebody holds it.
-    Held,
-    /// Other jobs come first.
-    Dependency,
-    /// It waits for a moment, after a failed attempt.
-    Paused,
-    /// There is no node that takes anything.
-    NoNode,
-    /// No node runs tasks of its account, or has its volumes.
-    NotServed,
-    /// It asks for more than there is.
-    NeverFits,
-    /// It asks for more than its workspace may ever have.
-    NeverAllowed,
-    /// Its user runs as many as they may.
-    UserLimit,
-    /// Its workspace has as much as it may.
-    OverQuota,
-    /// Others have borrowed what is its workspace's own.
-    QuotaLent,
-    /// Others are about to make room for it.
-    WaitingForPreemption,
-    /// What is free is kept for a job before it.
-    BehindOthers,
-    /// There is not enough room.
-    WaitingForCapacity,
-    /// Nothing: it starts with the next pass.
-    StartsNow,
-}
-
-impl Tier {
-    /// The stable code, as it stands in JSON.
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::Dependency => "dependency",
-            Self::Paused => "paused",
-            Self::NoNode => "no_node",
-            Self::NotServed => "not_served",
-            Self::NeverFits => "never_fits",
-            Self::NeverAllowed => "never_allowed",
-            Self::UserLimit => "user_limit",
-            Self::OverQuota => "over_quota",
-            Self::QuotaLent => "quota_lent",
-            Self::WaitingForPreemption => "waiting_for_preemption",
-            Self::BehindOthers => "behind_others",
-            Self::WaitingForCapacity => "waiting_for_capacity",
-            Self::StartsNow => "starts_now",
-        }
-    }
-}
+use crate::words::{asks, free, has, smaller_task};
 
 /// Why a job waits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,10 +38,28 @@ pub struct Explanation {
     pub ahead: Option<usize>,
     /// When it starts as it is, by what is expected of running jobs.
     pub estimate: Option<Estimate>,
+    /// The jobs that the words name by their ids: those that make room for it, or that it is behind.
+    pub jobs: Vec<JobId>,
+}
+
+impl Explanation {
+    /// With what people call the jobs in place of their ids.
+    pub fn with_names(mut self, name: impl Fn(&JobId) -> String) -> Self {
+        for job in &self.jobs {
+            let name = name(job);
+            for words in [&mut self.summary, &mut self.constraint, &mut self.help] {
+                *words = words.replace(job.as_str(), &name);
+            }
+        }
+        self
+    }
 }
 
 /// A tier, its summary, its constraint, its help.
-type Words = (Tier, String, String, String);
+pub(crate) type Words = (Tier, String, String, String);
+
+/// How many other jobs are named.
+const NAMED: usize = 3;
 
 impl Scheduler {
     /// Why a job waits. None if it is not known, or runs.
@@ -103,16 +68,21 @@ impl Scheduler {
         if !self.jobs[ix].runs.is_empty() && !self.jobs[ix].is_promised && !self.jobs[ix].is_queued {
             return None;
         }
-        let words =
-            self.set_aside(ix).or_else(|| self.impossible(ix)).unwrap_or_else(|| self.blocked(ix, now));
-        let (tier, summary, constraint, help) = words;
+        let (tier, summary, constraint, help) = self.words(ix, now);
         let is_considered = self.jobs[ix].is_queued;
         let may_change = is_considered && tier != Tier::StartsNow;
         let alternatives = if may_change { self.alternatives(ix, tier, now) } else { Vec::new() };
         let is_matter_of_time = !matches!(tier, Tier::NeverFits | Tier::NeverAllowed | Tier::NotServed);
-        let estimate = (may_change && is_matter_of_time).then(|| self.estimate(id, now)).flatten();
+        let estimate = (may_change && is_matter_of_time).then(|| self.estimate(ix, now)).flatten();
         let ahead = is_considered.then(|| self.ahead(ix, now));
-        Some(Explanation { tier, summary, constraint, help, alternatives, ahead, estimate })
+        let jobs = match tier {
+            Tier::WaitingForPreemption => self.making_room_for(ix),
+            Tier::BehindOthers => self.kept_before(ix),
+            _ => Vec::new(),
+        };
+        let mut jobs: Vec<JobId> = jobs.into_iter().map(|job| JobId::clone(&self.jobs[job].id)).collect();
+        jobs.truncate(NAMED);
+        Some(Explanation { tier, summary, constraint, help, alternatives, ahead, estimate, jobs })
     }
 
     /// What would happen to a job that nobody has submitted yet.
@@ -127,6 +97,34 @@ impl Scheduler {
         explained
     }
 
+    /// What waiting would not mend about a job that nobody has submitted yet.
+    pub fn refusal(&mut self, request: Request) -> Option<Explanation> {
+        let id = request.job.clone();
+        if self.knows(&id) {
+            return None;
+        }
+        self.submit(request);
+        let words = self.job_index.get(&id).copied().and_then(|ix| self.unfit(ix));
+        self.withdraw(&id);
+        let (tier, summary, constraint, help) = words?;
+        let alternatives = Vec::new();
+        Some(Explanation {
+            tier,
+            summary,
+            constraint,
+            help,
+            alternatives,
+            ahead: None,
+            estimate: None,
+            jobs: Vec::new(),
+        })
+    }
+
+    /// The first thing that stands in the way of a job.
+    pub(crate) fn words(&self, ix: JobIx, now: Millis) -> Words {
+        self.set_aside(ix).or_else(|| self.impossible(ix)).unwrap_or_else(|| self.blocked(ix, now))
+    }
+
     /// Why a job is not considered at all.
     fn set_aside(&self, ix: JobIx) -> Option<Words> {
         let job = &self.jobs[ix];
@@ -138,9 +136,12 @@ impl Scheduler {
         }
         match &job.standing {
             Standing::Ready => None,
-            Standing::Held => {
-                words(Tier::Held, "it is held", "it is not considered while it is held".into(), "release it")
-            }
+            Standing::Held => words(
+                Tier::Held,
+                "it is held",
+                "it is not considered while it is held".into(),
+                "`muster release` lets it go",
+            ),
             Standing::Dependent(on) => words(
                 Tier::Dependency,
                 "it waits for other jobs",
@@ -148,7 +149,7 @@ impl Scheduler {
                 "it is considered when they have ended so",
             ),
             Standing::Paused(_) => words(
-                Tier::Paused,
+                Tier::Backoff,
                 "it waits a while before its next attempt",
                 "its last attempt failed".into(),
                 "it is considered again by itself",
@@ -156,16 +157,37 @@ impl Scheduler {
         }
     }
 
-    fn promised_words(&self, ix: JobIx) -> Words {
-        let runs = self.jobs[ix].runs.values().map(|run| &self.runs[*run].phase);
+    /// The jobs that were told to end for one.
+    fn making_room_for(&self, ix: JobIx) -> Vec<JobIx> {
+        let phases = self.jobs[ix].runs.values().map(|run| &self.runs[*run].phase);
         let waits =
-            runs.filter_map(|phase| if let Phase::Promised(waits) = phase { Some(waits) } else { None });
-        let names: Vec<String> =
-            waits.flatten().map(|run| self.jobs[self.runs[*run].job].id.to_string()).take(3).collect();
+            phases.filter_map(|phase| if let Phase::Promised(waits) = phase { Some(waits) } else { None });
+        waits.flatten().map(|run| self.runs[*run].job).collect()
+    }
+
+    /// The jobs for which what is free is kept.
+    fn kept_before(&self, ix: JobIx) -> Vec<JobIx> {
+        let kept = self.pools[self.pool_of(ix) as usize].reserved.iter().flatten();
+        kept.map(|it| it.job).filter(|job| *job != ix).collect()
+    }
+
+    /// Jobs by their ids, for a sentence.
+    fn listed(&self, jobs: &[JobIx]) -> String {
+        let names = jobs.iter().take(NAMED).map(|job| self.jobs[*job].id.to_string());
+        let names = names.collect::<Vec<_>>().join(", ");
+        match jobs.len().saturating_sub(NAMED) {
+            0 => names,
+            more => format!("{names} and {more} more"),
+        }
+    }
+
+    fn promised_words(&self, ix: JobIx) -> Words {
+        let others = self.making_room_for(ix);
+        let were = if others.len() == 1 { "was" } else { "were" };
         (
             Tier::WaitingForPreemption,
             "others make room for it".into(),
-            format!("{} were told to end for it, and have their time to save", names.join(", ")),
+            format!("{} {were} told to end for it and may save first", self.listed(&others)),
             "it starts when they have ended".into(),
         )
     }
@@ -192,22 +214,25 @@ impl Scheduler {
                 let help = "ask whoever runs the nodes, or choose another pool";
                 return Some((Tier::NotServed, "no node can have it".into(), refused, help.into()));
             }
-            let most = self.largest_ever(group.class);
-            if most < group.size {
-                let help = match most {
-                    0 => "ask for less for each task; `muster nodes` shows what there is".into(),
-                    most => {
-                        format!("the largest gang of such tasks here is {most}: use --nodes {most} or fewer")
-                    }
-                };
-                let summary = "it can never start here: it asks for more than there is".into();
-                return Some((
-                    Tier::NeverFits,
-                    summary,
-                    format!("{asks}; there is room for {most} such tasks in all"),
-                    help,
-                ));
-            }
+        }
+        self.unfit(ix)
+    }
+
+    /// What neither waiting nor another node mends: it asks for more than there is, or than it may have.
+    fn unfit(&self, ix: JobIx) -> Option<Words> {
+        let group = &self.groups[self.jobs[ix].group];
+        let class = &self.classes[group.class];
+        let pool = &self.pools[class.pool as usize];
+        let nodes = || pool.nodes.iter().map(|node| &self.nodes[*node]);
+        let most = self.largest_ever(group.class);
+        if !pool.delegates && !pool.nodes.is_empty() && most < group.size {
+            let help = match most {
+                0 => smaller_task(nodes(), &class.need),
+                most => format!("the largest gang of such tasks here is {most}: use --nodes {most} or fewer"),
+            };
+            let summary = "it can never start here: it asks for more than there is".into();
+            let constraint = format!("{}; {}", asks(&class.need, group.size), has(nodes(), &class.need));
+            return Some((Tier::NeverFits, summary, constraint, help));
         }
         self.never_allowed(ix)
     }
@@ -232,7 +257,7 @@ impl Scheduler {
     /// Why no node at all serves a job.
     fn refused(&self, ix: JobIx) -> Option<String> {
         let class = &self.classes[self.groups[self.jobs[ix].group].class];
-        let nodes = || self.pools[class.pool as usize].nodes.iter().map(|node| &self.nodes[*node].state);
+        let nodes = || self.pools[class.pool as usize].nodes.iter().map(|node| &*self.nodes[*node].state);
         if nodes().any(|node| node.serves.may_serve(&class.need)) {
             return None;
         }
@@ -255,7 +280,7 @@ impl Scheduler {
                 "nothing is to be done".into(),
             ),
             Err(Blocked::User) => {
-                let most = user.due.max_running.unwrap_or(0);
+                let most = user.due.max_running.or(self.max_running).unwrap_or(0);
                 (
                     Tier::UserLimit,
                     format!("{} runs as many jobs as one user may", user.name),
@@ -264,7 +289,7 @@ impl Scheduler {
                 )
             }
             Err(Blocked::Quota(dim)) => (
-                Tier::OverQuota,
+                Tier::OutOfQuota,
                 format!("workspace {workspace} has as much as it may"),
                 self.quota_words(job.workspace, dim),
                 "it starts when other jobs of the workspace end, or when others leave some of theirs idle"
@@ -285,34 +310,24 @@ impl Scheduler {
         let class = &self.classes[group.class];
         let pool = &self.pools[class.pool as usize];
         if self.offer(&Asker { is_bound: false, ..*asker }).is_ok() {
-            let others = pool.reserved.iter().flatten().filter(|it| it.job != ix);
-            let names: Vec<String> = others.map(|it| self.jobs[it.job].id.to_string()).collect();
+            let others = self.kept_before(ix);
+            let need =
+                if others.len() == 1 { "waits before it and needs" } else { "wait before it and need" };
             return (
                 Tier::BehindOthers,
                 "what is free is kept for jobs before it".into(),
-                format!("{} waited before it and need it whole", names.join(", ")),
-                "a job that says for how long it runs may start before theirs begin".into(),
+                format!("{} {need} more than is free yet", self.listed(&others)),
+                "one that is over in time may start before them: say how long it runs with --timeout".into(),
             );
         }
-        let free = match &class.need.devices {
-            Some(_) => {
-                let free: u64 =
-                    self.kinds_for(class).into_iter().flatten().map(|kind| pool.room.free(kind)).sum();
-                format!("{free} such devices are free in all")
-            }
-            None => format!("{} nodes have too little left", pool.nodes.len()),
-        };
         let summary = match self.largest_now(ix, asker) {
             0 => "waits for room".into(),
+            _ if group.size == 1 => "waits for room on a node".into(),
             some => format!("waits for room: {some} of its {} tasks would fit now", group.size),
         };
-        let constraint = format!("{}; {free}", asks(&class.need, group.size));
-        (
-            Tier::WaitingForCapacity,
-            summary,
-            constraint,
-            "it starts when running jobs end (`muster ps`)".into(),
-        )
+        let nodes = pool.nodes.iter().map(|node| &self.nodes[*node]);
+        let constraint = format!("{}; {}", asks(&class.need, group.size), free(nodes, &class.need));
+        (Tier::NoCapacity, summary, constraint, "it starts when running jobs end (`muster ps`)".into())
     }
 
     fn quota_words(&self, workspace: u32, dim: Dim) -> String {

@@ -13,14 +13,19 @@ mod agent;
 mod ahead;
 mod allocation;
 mod apply;
+mod array;
 mod batch;
 mod dependency;
+mod evict;
 mod input;
 mod keep;
+mod label;
 mod live;
 mod member;
 mod pool;
 mod query;
+mod queue;
+mod quota;
 mod schedule;
 mod serve;
 mod start;
@@ -41,17 +46,22 @@ use muster_api::problem::Problem;
 use muster_link::message::ToAgent;
 use muster_model::job::State;
 use muster_model::pool::Pool;
-use muster_model::spec::Target;
+use muster_model::task::TaskEnd;
 use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Change, NewAudit, Readers, Writer};
+use muster_scheduler::{Policy, Scheduler, Usage};
+use muster_store::{Change, NewAudit, Quotas, Readers, Writer};
 pub(crate) use query::internal;
+pub(crate) use queue::QueueAsked;
+pub(crate) use quota::{QuotaAsked, QuotaChange};
 pub(crate) use submit::DEFAULT_WORKSPACE;
 use tokio::sync::{mpsc, watch};
+pub(crate) use why::Question;
 
 use self::allocation::Allocation;
 use self::batch::{Answer, Batch};
 use self::input::Reply;
-use self::live::{Ended, Live, Node, Order};
+use self::live::{Ended, Live, Node};
+use self::schedule::Untold;
 use crate::accounts::Accounts;
 use crate::delegate::{News, Troubles};
 use crate::engines::Engines;
@@ -100,6 +110,8 @@ pub(crate) struct Parts {
     pub owner: String,
     /// What tasks find at the same path everywhere.
     pub volumes: Vec<Volume>,
+    /// How queues are kept.
+    pub policy: Policy,
 }
 
 pub(crate) struct Core {
@@ -107,12 +119,17 @@ pub(crate) struct Core {
     jobs: HashMap<JobId, Live>,
     /// Workspaces and names of jobs that are not over, with how many have each.
     names: HashMap<(String, String), u32>,
-    queues: BTreeMap<Target, BTreeMap<Order, JobId>>,
+    scheduler: Scheduler,
+    untold: Untold,
+    /// When what people have used is written down.
+    usage_due: Option<Timestamp>,
     /// Who waits for the end of a job.
     dependants: HashMap<JobId, BTreeSet<JobId>>,
     /// Jobs that have ended, as far as nobody has looked who waits for them.
     over: BTreeSet<JobId>,
     nodes: BTreeMap<NodeId, Node>,
+    /// What workspaces and users may have.
+    quotas: Quotas,
     pools: BTreeMap<String, Pool>,
     /// Nodes that are nobody's any more, until what ran there has ended.
     leaving: BTreeSet<NodeId>,
@@ -138,6 +155,10 @@ pub(crate) struct Core {
     later: Vec<Input>,
     /// What somebody was about to do, of a batch that was not written.
     unwritten: Vec<NewAudit>,
+    /// Lanes whose log may say more than is known.
+    unread: BTreeSet<TaskId>,
+    /// The ends of lanes that wait for the rest of their logs.
+    parked: HashMap<TaskId, (TaskEnd, Timestamp)>,
 }
 
 impl Core {
@@ -160,7 +181,7 @@ impl Core {
     }
 
     fn until_next_timer(&self) -> Duration {
-        if self.dirty || !self.untended.is_empty() || !self.later.is_empty() {
+        if self.dirty || !self.untended.is_empty() || !self.later.is_empty() || !self.unread.is_empty() {
             return Duration::ZERO;
         }
         let until = |at: &Timestamp| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO);
@@ -176,6 +197,7 @@ impl Core {
         for input in std::mem::take(&mut self.later).into_iter().chain(inputs) {
             self.handle(input, &mut batch, now);
         }
+        self.read_on(&mut batch, now);
         self.on_timers(&mut batch, now);
         self.tend_all(&mut batch, now);
         self.follow_dependencies(&mut batch, now);
@@ -191,7 +213,7 @@ impl Core {
             Input::Submit(submission, reply) => self.on_submit(*submission, reply, batch, now),
             Input::Renew(owner) => self.renew(&owner),
             Input::Preview(spec, owner, reply) => {
-                let preview = self.preview(&owner, &spec);
+                let preview = self.preview(&owner, &spec, now);
                 if preview.is_err() {
                     self.look_again(&spec);
                 }
@@ -203,9 +225,16 @@ impl Core {
                 self.on_task_wish((job, rank), wish, reply, batch, now);
             }
             Input::Rename(job, name, reply) => self.on_rename(&job, name, reply, batch, now),
+            Input::Reprioritise(job, priority, reply) => {
+                self.on_reprioritise(&job, priority, reply, batch, now);
+            }
             Input::Remove(job, reply) => self.on_remove(job, reply, batch),
             Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
-            Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job)))),
+            Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job, now)))),
+            Input::Queue(asked, reply) => drop(reply.send(Ok(self.queue_view(&asked)))),
+            Input::ChangeQuota(change, entry, reply) => self.on_change_quota(*change, entry, reply, batch),
+            Input::Quotas(reply) => drop(reply.send(Ok(self.quotas.clone()))),
+            Input::QuotaView(asked, reply) => drop(reply.send(Ok(self.quota_view(&asked)))),
             Input::Nodes(reply) => drop(reply.send(Ok(self.node_views()))),
             Input::Settled(reply) => self.settling.push(reply),
             Input::Pools(reply) => drop(reply.send(Ok(self.pool_views()))),
@@ -221,7 +250,13 @@ impl Core {
                 let done = self.on_remove_node(&node, force, batch, now);
                 batch.answer(reply, done);
             }
-            Input::Drain { node, drained, reply } => self.on_drain(&node, drained, reply, batch, now),
+            Input::Label { node, labels, reply } => self.on_label(&node, labels, reply, batch),
+            Input::Drain { node, drained, evict, reply } => {
+                self.on_drain(&node, drained, reply, batch, now);
+                if evict {
+                    self.evict(&node, batch, now);
+                }
+            }
             Input::Configure(pools, reply) => {
                 self.on_configure(pools, batch, now);
                 batch.answer(reply, Ok(()));
@@ -248,7 +283,11 @@ impl Core {
             Input::Visit(attempt, reply) => {
                 drop(reply.send(Ok(self.on_visit(&attempt, batch, now))));
             }
-            Input::LogClosed(task) => self.forget_if_complete(&task, &mut batch.messages),
+            Input::LogGrown(task) => self.on_log_grown(&task, batch, now),
+            Input::LogClosed(task) => {
+                self.on_log_grown(&task, batch, now);
+                self.forget_if_complete(&task, &mut batch.messages);
+            }
             Input::Dismiss(reply) => self.on_dismiss(reply, batch),
             Input::Keep(keep) => self.on_keep(keep),
             Input::Unsettled(reply) => {
@@ -375,9 +414,15 @@ impl Core {
         if let Some(before) = batch.pools_before {
             self.restore_pools(before);
         }
+        self.quotas = batch.quotas_before.unwrap_or_else(|| std::mem::take(&mut self.quotas));
         for (id, drained) in batch.drained_before {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.drained = drained;
+            }
+        }
+        for (id, labels) in batch.labels_before.into_iter().rev() {
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.labels = labels;
             }
         }
         // A node that has lost its records says so again.
@@ -394,20 +439,20 @@ impl Core {
                 node.connection = None;
             }
         }
-        self.rebuild();
+        let usage = self.scheduler.usage(schedule::millis(now()));
+        self.rebuild(&usage);
+        self.doubt_lanes();
         // What was decided is not lost, only late: look again soon, but not in a busy loop.
         self.dirty = false;
         self.timers.insert(now() + Duration::from_secs(1));
     }
 
-    /// Derives queues, names and what is free from the jobs: after a start and after a batch that failed.
-    fn rebuild(&mut self) {
-        self.queues.clear();
+    /// Derives names, dependencies and the scheduler from the jobs: after a start and after a batch that failed.
+    fn rebuild(&mut self, usage: &[Usage]) {
         self.names.clear();
         self.dependants.clear();
         self.over.clear();
         for node in self.nodes.values_mut() {
-            node.free = node.free.emptied();
             node.tasks.clear();
             node.refresh();
         }
@@ -417,9 +462,10 @@ impl Core {
             self.wait_for_others(&mut live);
             self.jobs.insert(id, live.clone());
             *self.names.entry(apply::title(&live.spec, &live.name)).or_default() += 1;
-            self.requeue_if_waiting(&live);
             self.claim_all(&live);
         }
+        self.untold = Untold::default();
+        self.scheduler = self.scheduler_anew(usage, now());
     }
 
     fn release_name(&mut self, title: &(String, String)) {

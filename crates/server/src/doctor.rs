@@ -224,6 +224,7 @@ mod tests {
             engine: "local".into(),
             pool: None,
             drained: false,
+            labels: Default::default(),
             error: None,
             host: "here".into(),
             connected,

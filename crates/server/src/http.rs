@@ -10,6 +10,7 @@ mod call;
 mod cluster;
 mod describe;
 mod doctor;
+mod element;
 mod event;
 mod failure;
 mod file;
@@ -21,6 +22,8 @@ mod log;
 mod metrics;
 mod node;
 mod pool;
+mod queue;
+mod quota;
 mod rules;
 mod secret;
 mod server;
@@ -72,7 +75,7 @@ pub fn openapi() -> String {
 fn api() -> OpenApiRouter<Arc<Shared>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(job::create, job::list))
-        .routes(routes!(job::show, job::remove))
+        .routes(routes!(job::show, job::remove, queue::change))
         .routes(routes!(job::stop))
         .routes(routes!(job::suspend))
         .routes(routes!(job::resume))
@@ -83,6 +86,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(task::resume))
         .routes(routes!(task::stop))
         .routes(routes!(job::why))
+        .routes(routes!(element::list))
         .routes(routes!(event::follow))
         .routes(routes!(event::follow_all))
         .routes(routes!(log::follow))
@@ -104,9 +108,14 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(node::remove))
         .routes(routes!(node::drain))
         .routes(routes!(node::undrain))
+        .routes(routes!(node::label))
         .routes(routes!(pool::list))
         .routes(routes!(pool::show, pool::put, pool::remove))
         .routes(routes!(pool::add))
+        .routes(routes!(queue::list))
+        .routes(routes!(quota::show))
+        .routes(routes!(quota::change, quota::clear))
+        .routes(routes!(quota::change_user, quota::clear_user))
         .routes(routes!(metrics::of_node))
         .routes(routes!(job::diff))
         .routes(routes!(bundle::put).layer(DefaultBodyLimit::max(MAX_MANIFEST)))

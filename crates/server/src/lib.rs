@@ -38,6 +38,7 @@ pub use backup::{RestoreError, Restored, restore};
 pub use engines::Engines;
 pub use http::openapi;
 pub use memory::share_heap;
+pub use muster_scheduler::Policy;
 pub use reload::{Fresh, ReadAgain};
 pub use retention::{Keep, Limit};
 pub use service::{Error, Listen, Options, run};

@@ -12,6 +12,7 @@ use muster_engine::Family;
 use muster_model::NodeId;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::Target;
+use muster_scheduler::Policy;
 use muster_store::Store;
 use rustix::fs::FlockOperation;
 use tokio::net::{TcpListener, UnixListener};
@@ -89,6 +90,8 @@ pub struct Options {
     pub keep: Keep,
     /// What tasks find at the same path everywhere.
     pub volumes: Vec<Volume>,
+    /// How queues are kept; it has been checked.
+    pub policy: Policy,
     /// The pools of its configuration; they have been checked.
     pub pools: Vec<PoolSpec>,
     /// Reads the configuration anew.
@@ -224,6 +227,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         accounts: accounts.clone(),
         owner: options.owner.clone(),
         volumes: options.volumes.clone(),
+        policy: options.policy.clone(),
     };
     let core = Core::load(parts, nodes)?;
     let (handle, inputs) = Handle::new();

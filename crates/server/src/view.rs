@@ -1,11 +1,14 @@
 //! From stored rows to what the API shows.
 
+use std::time::Duration;
+
 use muster_api::problem::Problem;
 use muster_api::view::{
-    AllocationView, AttemptView, EventView, JobDetail, JobSummary, LaunchView, StreamEnd, TaskView, Why,
+    AllocationView, Asks, AttemptView, EventView, JobDetail, JobSummary, LaunchView, StreamEnd, TaskView, Why,
 };
 use muster_launch::Plan;
 use muster_model::job::State;
+use muster_model::quantity::parse_duration;
 use muster_model::task::{Outputs, TaskEnd};
 use muster_model::{CommandOn, JobId, JobSpec, Reason, Task};
 use muster_store::{EventRow, JobRow, JobSummaryRow, Readers};
@@ -14,7 +17,17 @@ use crate::core::internal;
 
 /// A job in a list.
 pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
+    let timeout = row.timeout.as_deref().and_then(|text| parse_duration(text).ok());
     JobSummary {
+        asks: Asks {
+            workspace: row.workspace,
+            priority: row.priority,
+            preemptible: row.preemptible,
+            exclusive: row.exclusive,
+            cpu_millis: row.cpu_millis,
+            memory_bytes: row.memory_bytes,
+            timeout_ms: timeout.map(millis),
+        },
         message: row.reason.as_ref().map(Reason::message),
         id: row.id,
         name: row.name,
@@ -32,6 +45,7 @@ pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
         submitted_at: row.submitted_at,
         started_at: row.started_at,
         ended_at: row.ended_at,
+        elements: row.elements,
     }
 }
 
@@ -56,12 +70,30 @@ pub(crate) fn row_summary(row: &JobRow) -> JobSummary {
         submitted_at: row.submitted_at,
         started_at: job.started_at,
         ended_at: job.ended_at,
+        asks: Asks {
+            workspace: row.workspace.clone(),
+            priority: row.priority,
+            preemptible: row.spec.preemptible,
+            exclusive: row.spec.exclusive,
+            cpu_millis: row.spec.resources.cpu_millis(),
+            memory_bytes: row.spec.resources.memory.unwrap_or(0),
+            timeout_ms: row.spec.timeout.map(millis),
+        },
+        elements: job.array.as_ref().map(|progress| progress.counts()),
     }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A job in full.
 pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Problem> {
-    let attempts = readers.attempts(&row.job.id).map_err(|error| internal(&error))?;
+    let mut attempts = readers.attempts(&row.job.id).map_err(|error| internal(&error))?;
+    // Each lane has its own; the last has them all.
+    if row.job.array.is_some() {
+        attempts.drain(..attempts.len().saturating_sub(1));
+    }
     let views = attempts.into_iter().map(|attempt| {
         let tasks = readers.tasks(&row.job.id, attempt.number).map_err(|error| internal(&error))?;
         let mut outputs = readers.outputs(&row.job.id, attempt.number).map_err(|error| internal(&error))?;
@@ -149,6 +181,6 @@ pub(crate) fn why_over(row: &JobRow) -> Why {
         summary: format!("{}: {}", job.state, reason.message()),
         constraint: task.filter(|_| job.state == State::Failed),
         help: reason.hint(job.attempt).map(str::to_owned),
-        starts_at: None,
+        ..Why::default()
     }
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use muster_model::account::{Membership, Token, User, Workspace};
+use muster_model::array::Element;
 use muster_model::bundle::Source;
 use muster_model::node::Capacity;
 use muster_model::pool::Pool;
+use muster_model::quota::{UserQuota, WorkspaceQuota};
 use muster_model::spec::Target;
 use muster_model::task::Outputs;
 use muster_model::{AttemptId, BundleId, Job, JobId, JobSpec, NodeId, TaskId, Timestamp};
@@ -37,6 +39,22 @@ pub enum Change {
         /// Its new name.
         name: String,
     },
+    /// A job has another priority from now on. Refused as stale unless the stored job is of this generation.
+    Reprioritise {
+        /// The job.
+        job: JobId,
+        /// The generation the stored job must have.
+        generation: u64,
+        /// Its new priority.
+        priority: u32,
+    },
+    /// Elements of an array that were run to an end. What is stored of one is its last run.
+    Elements {
+        /// The array.
+        job: JobId,
+        /// Which, and how.
+        elements: Vec<Element>,
+    },
     /// Something that happened.
     Event(NewEvent),
     /// A job goes, with everything that hangs on it: attempts, tasks, events, environment, and its spec if no other
@@ -53,6 +71,15 @@ pub enum Change {
         /// Since when; absent where it is to get them again. One that is drained already stays so since then.
         since: Option<Timestamp>,
     },
+    /// What a node is labelled with, all of it.
+    Labels {
+        /// The node.
+        node: NodeId,
+        /// Its labels.
+        labels: BTreeMap<String, String>,
+    },
+    /// What everybody has used; who is not named has used nothing that still counts.
+    Usage(Vec<UsageRow>),
     /// What another scheduler keeps for an attempt, as it is now.
     Allocation(Box<AllocationRow>),
     /// What another scheduler kept for an attempt is gone; it is remembered for as long as the job is.
@@ -120,6 +147,20 @@ pub enum Change {
         workspace: String,
         /// Its name.
         name: String,
+    },
+    /// What a workspace may have from now on.
+    WorkspaceQuota {
+        /// Its name.
+        workspace: String,
+        /// What; absent where nothing is said of it any more.
+        quota: Option<WorkspaceQuota>,
+    },
+    /// What a user may have from now on.
+    UserQuota {
+        /// Their name.
+        user: String,
+        /// What; absent where nothing is said of them any more.
+        quota: Option<UserQuota>,
     },
     /// Something was done that must be known later.
     Audit(NewAudit),
@@ -318,4 +359,17 @@ impl Committed {
     pub fn last_event(&self) -> Option<u64> {
         self.events.last().copied()
     }
+}
+
+/// What a workspace, or one of its users, has used in the mean.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsageRow {
+    /// The workspace.
+    pub workspace: String,
+    /// The user in it; the workspace itself, if absent.
+    pub user: Option<String>,
+    /// How many devices it came to.
+    pub mean: f64,
+    /// As of when.
+    pub at: Timestamp,
 }

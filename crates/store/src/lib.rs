@@ -18,7 +18,7 @@ mod write;
 mod fixture;
 
 pub use change::{
-    AccountChange, AllocationRow, Change, Committed, NewAudit, NewEvent, NewJob, NodeRow, SecretRow,
+    AccountChange, AllocationRow, Change, Committed, NewAudit, NewEvent, NewJob, NodeRow, SecretRow, UsageRow,
 };
 pub use error::{Class, Error, Result};
 pub use read::Readers;
@@ -27,6 +27,7 @@ pub use read::bundle::BundleRow;
 pub use read::event::EventRow;
 pub use read::job::{AttemptRow, Belongs, JobRow};
 pub use read::list::{JobFilter, JobSummaryRow};
+pub use read::quota::Quotas;
 pub use read::request::IdempotentRow;
 pub use read::resolve::Resolution;
 pub use read::retention::{Debt, KeptRow};

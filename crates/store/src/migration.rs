@@ -25,6 +25,9 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 6, name: "accounts", sql: include_str!("../migrations/0006_accounts.sql") },
     Migration { number: 7, name: "secrets", sql: include_str!("../migrations/0007_secrets.sql") },
     Migration { number: 8, name: "shared", sql: include_str!("../migrations/0008_shared.sql") },
+    Migration { number: 9, name: "scheduling", sql: include_str!("../migrations/0009_scheduling.sql") },
+    Migration { number: 10, name: "quotas", sql: include_str!("../migrations/0010_quotas.sql") },
+    Migration { number: 11, name: "arrays", sql: include_str!("../migrations/0011_arrays.sql") },
 ];
 
 const TABLE: &str = "

@@ -13,15 +13,18 @@ use crate::error::Result;
 
 pub(crate) mod account;
 mod allocation;
+mod array;
 pub(crate) mod bundle;
 pub(crate) mod event;
 pub(crate) mod job;
 pub(crate) mod list;
 mod node;
 mod pool;
+pub(crate) mod quota;
 pub(crate) mod request;
 pub(crate) mod resolve;
 pub(crate) mod retention;
+mod schedule;
 mod secret;
 pub(crate) mod sight;
 #[cfg(test)]

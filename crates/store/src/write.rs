@@ -12,13 +12,16 @@ use crate::error::{Result, doing};
 
 mod account;
 mod allocation;
+mod array;
 mod bundle;
 mod event;
 mod job;
 mod node;
 mod pool;
+mod quota;
 mod request;
 mod retention;
+mod schedule;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -73,6 +76,12 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
             job::update(transaction, *before_generation, job, touched, *at)?;
         }
         Change::Rename { job, generation, name } => job::rename(transaction, job, *generation, name)?,
+        Change::Reprioritise { job, generation, priority } => {
+            job::reprioritise(transaction, job, *generation, *priority)?;
+        }
+        Change::Elements { job, elements } => {
+            array::put_elements(transaction, job, elements).map_err(doing("store elements"))?;
+        }
         Change::Event(event) => {
             committed.events.push(event::insert(transaction, event).map_err(doing("store an event"))?);
         }
@@ -81,6 +90,12 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::RemoveNode(id) => pool::remove_node(transaction, id).map_err(doing("forget a node"))?,
         Change::Drain { node, since } => {
             pool::drain(transaction, node, *since).map_err(doing("store whether a node is drained"))?;
+        }
+        Change::Labels { node, labels } => {
+            schedule::put_labels(transaction, node, labels).map_err(doing("store the labels of a node"))?
+        }
+        Change::Usage(rows) => {
+            schedule::put_usage(transaction, rows).map_err(doing("store what was used"))?
         }
         Change::Allocation(row) => {
             allocation::put(transaction, row).map_err(doing("store what another scheduler keeps"))?;
@@ -114,6 +129,12 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::Secret(row) => secret::put(transaction, row).map_err(doing("store a secret"))?,
         Change::RemoveSecret { workspace, name } => {
             secret::remove(transaction, workspace, name).map_err(doing("remove a secret"))?;
+        }
+        Change::WorkspaceQuota { workspace, quota } => {
+            quota::put_workspace(transaction, workspace, quota.as_ref()).map_err(doing("store a quota"))?;
+        }
+        Change::UserQuota { user, quota } => {
+            quota::put_user(transaction, user, quota.as_ref()).map_err(doing("store a user's quota"))?;
         }
         Change::Audit(row) => account::audit(transaction, row).map_err(doing("write to the audit log"))?,
         Change::RemoveAudit { before, limit } => {

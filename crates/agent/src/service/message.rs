@@ -7,14 +7,15 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use muster_link::message::{Hello, Launch, PROTOCOL, Prepare, ToAgent, ToServer};
+use muster_model::array::Grant;
 use muster_model::task::TaskEnd;
 use muster_model::{JobId, Reason, TaskId};
 
 use super::life::Life;
 use super::table::Task;
-use super::{End, Service};
+use super::{End, Event, Service};
 use crate::record::{Record, TaskDir};
-use crate::{control, environment, machine};
+use crate::{control, disk, environment, machine, task};
 
 impl Service {
     pub(super) fn on_link(&mut self, event: control::Event) -> Option<End> {
@@ -68,6 +69,7 @@ impl Service {
         match message {
             ToAgent::Prepare(prepare) => self.on_prepare(*prepare),
             ToAgent::Launch(launch) => self.on_launch(launch),
+            ToAgent::Elements { task, grant } => self.on_grant(&task, grant),
             ToAgent::Peers { task, peers } => self.on_peers(task, peers),
             ToAgent::Stop { task, grace_ms, reason } => self.on_stop(&task, grace_ms, &reason),
             ToAgent::Forget { task, continues } => self.on_forget(&task, continues),
@@ -110,6 +112,9 @@ impl Service {
 
     fn on_launch(&mut self, launch: Box<Launch>) {
         let id = launch.task.clone();
+        // One that was launched before may have missed what it was given since.
+        let grants = launch.elements.iter().flat_map(|elements| elements.grants.clone()).collect::<Vec<_>>();
+        grants.into_iter().for_each(|grant| self.on_grant(&id, grant));
         match self.tasks.change(&id) {
             Some(task) => {
                 task.life.on_launch(launch);
@@ -121,6 +126,19 @@ impl Service {
                 self.answer_ended(id, failure, None);
             }
         }
+    }
+
+    /// One that is lost is said again when the server is next spoken to.
+    fn on_grant(&mut self, id: &TaskId, grant: Grant) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let (id, dir) = (id.clone(), task.dir.path().to_owned());
+        self.work.spawn(async move {
+            let given = disk::work(move || task::grant(&dir, &grant).map_err(std::io::Error::other)).await;
+            if let Err(error) = given {
+                tracing::warn!(task = %id, error = %error, "a lane could not be given its elements");
+            }
+            Event::Nothing
+        });
     }
 
     fn on_stop(&mut self, id: &TaskId, grace_ms: u64, reason: &str) {

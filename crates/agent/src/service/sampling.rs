@@ -4,12 +4,14 @@
 //! otherwise once a minute, so that an idle machine is left alone and still seen. A measurement is never waited for: one for
 //! which there is no room on the way to the server is dropped, and the next one says as much.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use muster_link::message::ToServer;
+use muster_model::TaskId;
 use muster_model::metrics::Sample;
 use muster_model::node::Device;
 use tokio::time::Instant;
@@ -17,6 +19,7 @@ use tokio::time::Instant;
 use super::{Event, Service};
 use crate::disk;
 use crate::metrics::{Sampler, Subject};
+use crate::supervisor::notice;
 
 /// How often an idle machine is measured.
 const IDLE: Duration = Duration::from_secs(60);
@@ -38,6 +41,8 @@ pub(super) struct Sampling {
     due: Option<Instant>,
     /// The next measurement is as far off as it is for want of tasks.
     is_idle: bool,
+    /// When tasks last said that they had saved, as far as the server knows it.
+    saved: HashMap<TaskId, Timestamp>,
 }
 
 /// What came of a measurement.
@@ -46,12 +51,22 @@ pub(super) struct Sampled {
     sampler: Box<Sampler>,
     /// None from one that was only made: rates need two looks.
     sample: Option<Box<Sample>>,
+    /// When those of its tasks that ever did last said that they had saved.
+    saved: HashMap<TaskId, Timestamp>,
     took: Duration,
 }
 
 impl Sampling {
     pub(super) fn new(every: Option<Duration>, devices: &[Device]) -> Sampling {
-        Sampling { every, devices: devices.into(), sampler: None, is_away: false, due: None, is_idle: true }
+        Sampling {
+            every,
+            devices: devices.into(),
+            sampler: None,
+            is_away: false,
+            due: None,
+            is_idle: true,
+            saved: HashMap::new(),
+        }
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -61,6 +76,7 @@ impl Sampling {
     /// There is a server that listens.
     pub(super) fn begin(&mut self) {
         self.due = self.every.map(|every| Instant::now() + every.min(FIRST));
+        self.saved.clear();
     }
 
     /// Nobody listens any more, or nobody understands.
@@ -128,6 +144,7 @@ impl Service {
         let has_tasks = self.tasks.iter().any(|task| task.life.running_since().is_some());
         self.sampling.pause(has_tasks, &sampled);
         self.sampling.sampler = Some(sampled.sampler);
+        self.tell_saved(sampled.saved);
         let Some(sample) = sampled.sample else { return };
         for task in &sample.tasks {
             self.tasks.note_usage(&task.task, &task.usage);
@@ -138,11 +155,29 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Tells the server of work that was saved since it last heard of it.
+    fn tell_saved(&mut self, saved: HashMap<TaskId, Timestamp>) {
+        let Some(outbound) = self.outbound.as_ref().filter(|_| self.sampling.is_listened_to()) else {
+            return;
+        };
+        for (task, at) in &saved {
+            if self.sampling.saved.get(task) != Some(at) {
+                let _ = outbound.try_send(ToServer::Saved { task: task.clone(), at: *at });
+            }
+        }
+        self.sampling.saved = saved;
+    }
+}
+
 fn measure(sampler: Option<Box<Sampler>>, devices: &[Device], subjects: &[Subject]) -> Sampled {
     let Some(mut sampler) = sampler else {
-        return Sampled { sampler: Box::new(Sampler::open(devices)), sample: None, took: Duration::ZERO };
+        let sampler = Box::new(Sampler::open(devices));
+        return Sampled { sampler, sample: None, saved: HashMap::new(), took: Duration::ZERO };
     };
     let begun = std::time::Instant::now();
+    let saved = |subject: &Subject| Some((subject.task.clone(), notice::saved_at(&subject.dir)?));
+    let saved = subjects.iter().filter_map(saved).collect();
     let sample = Box::new(sampler.sample(subjects, Timestamp::now()));
-    Sampled { sampler, sample: Some(sample), took: begun.elapsed() }
+    Sampled { sampler, sample: Some(sample), saved, took: begun.elapsed() }
 }

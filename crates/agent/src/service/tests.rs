@@ -35,6 +35,7 @@ fn launch() -> Box<Launch> {
         peers: None,
         secrets: Vec::new(),
         withheld: None,
+        elements: None,
         timeout_ms: None,
         grace_ms: 0,
         stop_signal: muster_model::signal::Signal::TERM,

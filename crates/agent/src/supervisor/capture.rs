@@ -61,7 +61,7 @@ impl Capture {
         if self.length >= SEGMENT_BYTES {
             self.rotate()?;
         }
-        let header = Header { length, stream, time_micros: now_micros() };
+        let header = Header { length, stream, time_micros: now_micros(), is_mark: false };
         let written = self.file.write_all_at(&header.encode(), self.length);
         let (moved, result) = match written {
             Ok(()) => self.fill(pipe, self.length + Header::BYTES as u64, length),
@@ -70,6 +70,19 @@ impl Capture {
         self.close(Header { length: moved, ..header }, length)?;
         // A disk that fills up in the middle has taken something: the next record will tell.
         if moved > 0 { Ok(moved) } else { result.map(|()| 0) }
+    }
+
+    /// Write marks, whole and in one piece.
+    pub(super) fn mark(&mut self, records: &[u8]) -> io::Result<()> {
+        if self.length >= SEGMENT_BYTES {
+            self.rotate()?;
+        }
+        let written = self.file.write_all_at(records, self.length);
+        if written.is_err() {
+            self.file.set_len(self.length)?;
+        }
+        self.length += if written.is_ok() { records.len() as u64 } else { 0 };
+        written
     }
 
     fn rotate(&mut self) -> io::Result<()> {
@@ -101,7 +114,9 @@ impl Capture {
             None => None,
         };
         // Less than a header, or a power cut's garbage: nothing was taken from a pipe for it.
-        let Some(header) = header else { return self.file.set_len(self.length) };
+        let Some(header) = header.filter(|header| !header.is_mark) else {
+            return self.file.set_len(self.length);
+        };
         let have = (left - Header::BYTES as u64) as u32;
         let moved = match pipes[header.stream.index()] {
             Some(pipe) => {
@@ -193,7 +208,8 @@ mod tests {
     #[test]
     fn a_killed_supervisors_record_is_finished_from_its_pipe_wherever_it_was_cut() {
         let bytes = b"what the task wrote";
-        let header = Header { length: bytes.len() as u32, stream: Stream::Stderr, time_micros: 7 };
+        let header =
+            Header { length: bytes.len() as u32, stream: Stream::Stderr, time_micros: 7, is_mark: false };
         let record = [&header.encode()[..], bytes].concat();
         for cut in 0..record.len() {
             let (_home, dir) = log();
@@ -211,7 +227,7 @@ mod tests {
     #[test]
     fn a_record_whose_pipe_is_lost_ends_with_what_there_is() {
         let (_home, dir) = log();
-        let header = Header { length: 100, stream: Stream::Stdout, time_micros: 7 };
+        let header = Header { length: 100, stream: Stream::Stdout, time_micros: 7, is_mark: false };
         fs::write(dir.segment_path(0), [&header.encode()[..], b"half"].concat()).unwrap();
         let capture = Capture::resume(dir.clone(), [None, None]).unwrap();
         assert_eq!(output(&dir), b"half");

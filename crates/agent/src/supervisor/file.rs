@@ -8,6 +8,7 @@
 //! | `inside.log` | who answers there | its troubles |
 //! | `sessions/` | who answers there | shells that keep their state, and their commands |
 //! | `secrets/` | agent, before the start | what it is given that is written nowhere else; gone before `exit.json` is there |
+//! | `elements` | agent | what a lane of an array has to do besides, one JSON object a line |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
 //! | `stop-notice.json` | supervisor, before it signals | for the task: that it is to end, why, and until when |
 //! | `notes/` | the task | that it has saved, see `notice` |
@@ -29,6 +30,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use muster_link::message::Elements;
 use muster_model::launch::Work;
 use muster_model::signal::Signal;
 use muster_model::task::StopNotice;
@@ -43,6 +45,7 @@ use crate::tree::{Process, Tree};
 
 pub const CONTROL: &str = "control";
 pub const DOOR: &str = "door";
+pub const ELEMENTS: &str = "elements";
 pub const EXIT: &str = "exit.json";
 pub const INSIDE_LOG: &str = "inside.log";
 pub const LAUNCH: &str = "launch.json";
@@ -81,7 +84,10 @@ pub struct Launch {
     /// Whether more variables are among its secrets; see `crate::secret`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_secrets: bool,
-    /// How long the whole task may take.
+    /// What the command is run for, once each, where the task is a lane of an array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elements: Option<Elements>,
+    /// How long the whole task may take, or each of its elements.
     pub timeout_ms: Option<u64>,
     /// How long the task has to end by itself when its time is over.
     pub grace_ms: u64,
@@ -245,6 +251,8 @@ pub enum NotExecutable {
 pub enum Order {
     /// The task's own signal, and after the grace `SIGKILL`. A further order can only shorten the grace.
     Stop(StopAsked),
+    /// There is more in `elements`.
+    Elements,
 }
 
 /// That a stop was asked for.

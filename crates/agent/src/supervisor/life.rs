@@ -1,5 +1,7 @@
 //! The life of a task: its steps, one after the other, what stops it, and what is left of it at the end.
 
+mod element;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ use super::session;
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
 use super::{RETRY, complain, notice};
-use crate::tree::{Kill, Process, Root, boot_id};
+use crate::tree::{self, Kill, Process, Root, boot_id};
+use element::Element;
 
 /// How long a tree is killed that grows again faster than it is found.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,6 +48,10 @@ pub(super) struct Life {
     started_again_at: Option<Instant>,
     /// Whether this process may have children, the task's orphans included.
     has_children: bool,
+    /// The element that runs, where the task is a lane of an array.
+    element: Option<Element>,
+    /// There is more in `elements`.
+    has_grants: bool,
 }
 
 /// A stop in progress.
@@ -60,7 +67,8 @@ struct Stop {
 struct Running {
     pid: Pid,
     step: usize,
-    program: Program,
+    /// What explains why it could not be run.
+    program: Option<Program>,
     /// Until its program runs, or could not be run.
     report: Option<OwnedFd>,
     failure: Option<Outcome>,
@@ -84,7 +92,7 @@ impl Life {
             door: Door::open(dir, &launch)?,
             watch: Watch::new(capture, Control::open(dir)?)?,
             write_ends: Some(write_ends()?),
-            timeout_at: launch.timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout)),
+            timeout_at: launch.timeout_ms.filter(|_| launch.elements.is_none()).map(from_now),
             launch,
             started,
             stop: None,
@@ -93,6 +101,8 @@ impl Life {
             running: None,
             started_again_at: None,
             has_children: false,
+            element: None,
+            has_grants: false,
         })
     }
 
@@ -127,6 +137,9 @@ impl Life {
             if let Some(stop) = &self.stop {
                 return Ok(if stop.is_timeout { Outcome::Timeout } else { Outcome::NotStarted });
             }
+            if self.launch.steps[step].kind == StepKind::Command && self.launch.elements.is_some() {
+                return self.run_elements(step);
+            }
             self.start_step(step)?;
             while self.running.as_ref().is_some_and(|running| running.status.is_none()) {
                 self.turn(self.next_deadline())?;
@@ -157,7 +170,7 @@ impl Life {
         self.running = Some(Running {
             pid: spawned.pid,
             step,
-            program,
+            program: Some(program),
             report: Some(spawned.report),
             failure: None,
             status: None,
@@ -225,9 +238,13 @@ impl Life {
     }
 
     fn on_order(&mut self, order: Order) {
-        let Order::Stop(StopAsked { grace_ms, reason }) = order;
-        self.stopped = true;
-        self.begin_stop(Duration::from_millis(grace_ms), reason, false);
+        match order {
+            Order::Stop(StopAsked { grace_ms, reason }) => {
+                self.stopped = true;
+                self.begin_stop(Duration::from_millis(grace_ms), reason, false);
+            }
+            Order::Elements => self.has_grants = true,
+        }
     }
 
     fn begin_stop(&mut self, grace: Duration, reason: String, is_timeout: bool) {
@@ -251,6 +268,9 @@ impl Life {
     }
 
     fn terminate(&self) {
+        if self.is_element_late() {
+            return self.terminate_element();
+        }
         if self.has_children {
             // The number of a process that was reaped may be anyone's by now; what it left is told one by one.
             let step = self.running.as_ref().filter(|running| running.status.is_none());
@@ -285,7 +305,9 @@ impl Life {
         let Some(report) = running.report.take() else { return };
         let mut bytes = [0; Failure::BYTES];
         match rustix::io::read(&report, &mut bytes) {
-            Ok(Failure::BYTES) => running.failure = Some(running.program.explain(&bytes)),
+            Ok(Failure::BYTES) => {
+                running.failure = running.program.as_ref().map(|program| program.explain(&bytes));
+            }
             // Nothing, when exec has closed the other end. A child that was killed before looks the same, and its
             // status will tell.
             Ok(_) | Err(_) => {
@@ -302,7 +324,7 @@ impl Life {
         let Some(running) = &self.running else { return };
         let Ok(task) = Process::of(running.pid) else { return };
         self.started.task = task;
-        if running.step == 0 {
+        if running.step == 0 && self.element.is_none() {
             self.started.started_at = Timestamp::now();
         }
         self.started.step = running.step;
@@ -350,6 +372,9 @@ impl Life {
 
     /// End all of the tree, now.
     fn kill(&mut self) {
+        if self.is_element_late() {
+            return self.kill_element();
+        }
         let deadline = Instant::now() + PATIENCE;
         self.survivors = self.launch.tree.kill(Root::Children).survivors;
         self.reap();
@@ -394,6 +419,10 @@ impl Life {
             }
         }
     }
+}
+
+fn from_now(milliseconds: u64) -> Instant {
+    Instant::now() + Duration::from_millis(milliseconds)
 }
 
 fn launch_failed(error: &io::Error) -> Outcome {

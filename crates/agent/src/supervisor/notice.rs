@@ -58,6 +58,11 @@ pub(super) fn post(dir: &Path, notice: &StopNotice, grace: Duration) -> io::Resu
     fs::rename(&temporary, dir.join(NOTICE))
 }
 
+/// Whoever was told is gone, and the next is not to take it for theirs.
+pub(super) fn withdraw(dir: &Path) {
+    let _ = fs::remove_file(dir.join(NOTICE));
+}
+
 /// When the task last said that it had saved.
 pub(crate) fn saved_at(dir: &Path) -> Option<Timestamp> {
     let metadata = fs::symlink_metadata(saved(dir)).ok().filter(fs::Metadata::is_file)?;

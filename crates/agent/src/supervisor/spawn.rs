@@ -13,7 +13,7 @@ use std::{mem, ptr};
 
 use rustix::fs::{Mode, OFlags, fchown, open};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Uid};
+use rustix::process::{Gid, Pid, Uid, WaitOptions, waitpid};
 
 use super::file::{Launch, Outcome, Step};
 use super::program;
@@ -67,9 +67,24 @@ impl Program {
         })
     }
 
+    /// Where a variable is, to be set anew for each run.
+    pub(super) fn slot(&self, name: &str) -> Option<usize> {
+        let is_it = |entry: &CString| {
+            entry.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+        };
+        self.env.iter().position(is_it)
+    }
+
+    pub(super) fn set(&mut self, slot: usize, entry: CString) {
+        self.env[slot] = entry;
+    }
+
     /// What a report from the child means for the task.
     pub(super) fn explain(&self, report: &[u8; Failure::BYTES]) -> Outcome {
-        let failure = Failure::decode(report);
+        self.explain_failure(&Failure::decode(report))
+    }
+
+    fn explain_failure(&self, failure: &Failure) -> Outcome {
         let error = io::Error::from_raw_os_error(failure.errno);
         match failure.stage {
             Stage::EXEC => {
@@ -179,6 +194,193 @@ pub(super) fn spawn(
         None => child.start(None)?,
     };
     Ok(Spawned { pid, report })
+}
+
+/// What became of a start that was waited for.
+pub(super) enum Born {
+    Runs(Pid),
+    Failed(Outcome),
+}
+
+/// Starts programs one after the other, each as cheaply as the machine allows: the child borrows our memory until it is its
+/// program, so that nothing is copied for it, and what fails is simply left there.
+pub(super) struct Starter {
+    null: OwnedFd,
+    stack: Vec<u64>,
+}
+
+/// What a child needs that only makes system calls, many times over.
+const STACK_WORDS: usize = 8 << 10;
+
+impl Starter {
+    pub(super) fn new() -> io::Result<Starter> {
+        let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Starter { null, stack: vec![0; STACK_WORDS] })
+    }
+
+    pub(super) fn start(
+        &mut self,
+        program: &Program,
+        streams: [&OwnedFd; 2],
+        tree: &Tree,
+    ) -> io::Result<Born> {
+        // Becoming somebody else is done by the C library for all threads, of which it would find ours.
+        if program.person.is_some() {
+            return start_apart(program, streams, tree);
+        }
+        let (argv, env, files) = (pointers(&program.argv), pointers(&program.env), pointers(&program.files));
+        let birthplace = tree.birthplace()?;
+        let doors = tree.doors(birthplace.is_some())?;
+        let given = [self.null.as_raw_fd(), streams[0].as_raw_fd(), streams[1].as_raw_fd()];
+        let child = Child {
+            files: &files[..files.len() - 1],
+            argv: &argv,
+            env: &env,
+            directory: &program.directory,
+            umask: program.umask,
+            person: None,
+            limits: &program.limits,
+            streams: &given,
+            doors: &doors,
+            told: -1,
+        };
+        let mut errand = Errand { child: &child, failure: None };
+        let pid = match borrow_and_start(&mut errand, birthplace.as_ref(), &mut self.stack) {
+            Ok(pid) => pid,
+            // An old kernel, or a sandbox that has not heard of it.
+            Err(_) => return start_apart(program, streams, tree),
+        };
+        match &errand.failure {
+            Some(failure) => {
+                // It has ended already; nobody else is to hear of it.
+                let _ = waitpid(Some(pid), WaitOptions::empty());
+                Ok(Born::Failed(program.explain_failure(failure)))
+            }
+            None => Ok(Born::Runs(pid)),
+        }
+    }
+}
+
+/// The same for a child that tells through a pipe.
+fn start_apart(program: &Program, streams: [&OwnedFd; 2], tree: &Tree) -> io::Result<Born> {
+    let Spawned { pid, report } = spawn(program, streams, &[], tree)?;
+    let mut bytes = [0; Failure::BYTES];
+    match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut bytes)) {
+        Ok(Failure::BYTES) => {
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+            Ok(Born::Failed(program.explain(&bytes)))
+        }
+        Ok(_) | Err(_) => Ok(Born::Runs(pid)),
+    }
+}
+
+/// A child that is being born, and where it leaves word.
+struct Errand<'a> {
+    child: &'a Child<'a>,
+    failure: Option<Failure>,
+}
+
+#[expect(unsafe_code, reason = "we are the child")]
+extern "C" fn begin(errand: *mut libc::c_void) -> ! {
+    // SAFETY: the pointer is to the parent's errand; the parent does not run while we do.
+    unsafe {
+        let errand = &mut *errand.cast::<Errand>();
+        errand.failure = Some(errand.child.try_run());
+        libc::_exit(127)
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "no other way to start a process copies nothing and gives birth into a cgroup"
+)]
+fn borrow_and_start(errand: &mut Errand, birthplace: Option<&OwnedFd>, stack: &mut [u64]) -> io::Result<Pid> {
+    // SAFETY: all-zero is a valid `clone_args`: it asks for nothing.
+    let mut arguments: libc::clone_args = unsafe { mem::zeroed() };
+    arguments.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    // Sixteen bytes are what a stack is aligned to.
+    let bottom = stack.as_mut_ptr().addr().next_multiple_of(16);
+    arguments.stack = bottom as u64;
+    arguments.stack_size = ((stack.as_mut_ptr_range().end.addr() - bottom) & !15) as u64;
+    if let Some(place) = birthplace {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = place.as_raw_fd() as u64;
+    }
+    // SAFETY: the child has a stack of its own, and shares our memory until it has become its program or ended: CLONE_VFORK
+    // holds us back until then, so that nobody changes what it uses. No signal has a handler here, so that none runs in it.
+    // It only makes system calls, and never returns here.
+    let pid = unsafe { clone_and_call(&raw mut arguments, (&raw mut *errand).cast()) };
+    match Pid::from_raw(i32::try_from(pid.max(0)).unwrap_or(0)) {
+        Some(pid) => Ok(pid),
+        None => Err(io::Error::from_raw_os_error(i32::try_from(-pid).unwrap_or(libc::EINVAL))),
+    }
+}
+
+/// The C library has no `clone3`, and its way to call the kernel cannot be used by a child that comes back on another stack.
+///
+/// # Safety
+/// The arguments ask for a stack, and for what `borrow_and_start` says.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "see the safety section")]
+unsafe fn clone_and_call(arguments: *mut libc::clone_args, errand: *mut libc::c_void) -> i64 {
+    let mut result: i64 = libc::SYS_clone3;
+    // SAFETY: the parent goes on behind the block with all registers as they were; the child leaves it by the call.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r9",
+            "call r8",
+            "ud2",
+            "2:",
+            inlateout("rax") result,
+            in("rdi") arguments,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r8") begin as extern "C" fn(*mut libc::c_void) -> !,
+            in("r9") errand,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// # Safety
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[expect(unsafe_code, reason = "see the safety section")]
+unsafe fn clone_and_call(arguments: *mut libc::clone_args, errand: *mut libc::c_void) -> i64 {
+    let mut result: i64 = arguments as i64;
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x3",
+            "blr x2",
+            "brk 1",
+            "2:",
+            inlateout("x0") result,
+            in("x1") size_of::<libc::clone_args>(),
+            in("x2") begin as extern "C" fn(*mut libc::c_void) -> !,
+            in("x3") errand,
+            in("x8") libc::SYS_clone3,
+            lateout("x30") _,
+        );
+    }
+    result
+}
+
+/// # Safety
+/// As above.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[expect(unsafe_code, reason = "the others need one that is")]
+unsafe fn clone_and_call(_: *mut libc::clone_args, _: *mut libc::c_void) -> i64 {
+    -i64::from(libc::ENOSYS)
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {

@@ -83,6 +83,33 @@ impl Watch {
         self.control.orders()
     }
 
+    /// Keep all that the task has written until now. A full disk is waited for.
+    pub(super) fn empty(&mut self) {
+        for stream in Stream::ALL {
+            loop {
+                match with_pipe(stream, |pipe| self.capture.take(pipe, stream)) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) if is_full(&error) => std::thread::sleep(RETRY),
+                    Err(error) => {
+                        complain("cannot keep an element's output, it stays in its pipe", &error);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Write marks into the log. A full disk is waited for: nobody else knows what they say.
+    pub(super) fn mark(&mut self, records: &[u8]) -> io::Result<()> {
+        loop {
+            match self.capture.mark(records) {
+                Err(error) if is_full(&error) => std::thread::sleep(RETRY),
+                written => return written,
+            }
+        }
+    }
+
     /// Whether more output may come, either from a process or once a full disk has room.
     pub(super) fn has_output(&self, patient: bool) -> bool {
         self.sources.iter().any(|source| !source.ended && (patient || source.is_waiting_for_room()))

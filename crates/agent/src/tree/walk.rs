@@ -20,8 +20,37 @@ const BECOMING_LOOKS: usize = 50;
 const SETTLED_LOOKS: usize = 3;
 
 pub(super) fn kill(task: &str, root: Root, deadline: Instant) -> Killed {
+    kill_all(|| children(root), || members(task, root), deadline)
+}
+
+/// All that descends from the calling process, but not from these children of its.
+pub(super) fn kill_but(kept: &[Process], deadline: Instant) -> Killed {
+    let is_kept = |stat: &Stat| kept.contains(&stat.process);
+    let found = || {
+        // A task without a name is nobody's, so only descent counts.
+        let mut all = members("", Root::Children);
+        let mut spared: HashSet<i32> =
+            all.iter().filter(|stat| is_kept(stat)).map(|stat| stat.process.pid).collect();
+        // Parents may come after their children, so it is asked until nobody is added.
+        loop {
+            let before = spared.len();
+            let theirs = all.iter().filter(|stat| spared.contains(&stat.parent)).map(|stat| stat.process.pid);
+            let theirs: Vec<i32> = theirs.collect();
+            spared.extend(theirs);
+            if spared.len() == before {
+                break;
+            }
+        }
+        all.retain(|stat| !spared.contains(&stat.process.pid));
+        all
+    };
+    let near = || children(Root::Children).into_iter().filter(|stat| !is_kept(stat)).collect();
+    kill_all(near, found, deadline)
+}
+
+fn kill_all(near: impl Fn() -> Vec<Stat>, all: impl Fn() -> Vec<Stat>, deadline: Instant) -> Killed {
     loop {
-        let doomed = stop(task, root, deadline);
+        let doomed = stop(&near, &all, deadline);
         if doomed.is_empty() {
             return Killed::default();
         }
@@ -35,14 +64,13 @@ pub(super) fn kill(task: &str, root: Root, deadline: Instant) -> Killed {
 
 /// Stop everything, again and again until nothing new has appeared. What forks and ends faster than `/proc` is read may
 /// still be missed: the supervisor knows by its children that it was, and kills again.
-fn stop(task: &str, root: Root, deadline: Instant) -> Doomed {
+fn stop(near: impl Fn() -> Vec<Stat>, all: impl Fn() -> Vec<Stat>, deadline: Instant) -> Doomed {
     let mut doomed = Doomed::default();
     loop {
         let is_new = |stat: &Stat| !stat.is_dead && !doomed.contains(stat.process);
-        let mut new: Vec<Process> =
-            children(root).into_iter().filter(is_new).map(|stat| stat.process).collect();
+        let mut new: Vec<Process> = near().into_iter().filter(is_new).map(|stat| stat.process).collect();
         if new.is_empty() {
-            new = members(task, root).into_iter().filter(is_new).map(|stat| stat.process).collect();
+            new = all().into_iter().filter(is_new).map(|stat| stat.process).collect();
         }
         if new.is_empty() || Instant::now() >= deadline {
             return doomed;
@@ -56,7 +84,7 @@ fn stop(task: &str, root: Root, deadline: Instant) -> Doomed {
 
 /// The calling process's children, if they are of the tree. One short read, so that it comes before the end of a process
 /// that lives only to start the next one.
-fn children(root: Root) -> Vec<Stat> {
+pub(super) fn children(root: Root) -> Vec<Stat> {
     let listed = match root {
         // Not every kernel has the list; the walk does without.
         Root::Children => fs::read_to_string("/proc/thread-self/children").unwrap_or_default(),

@@ -254,6 +254,7 @@ pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)
         surroundings: Surroundings::default(),
         peers: None,
         secrets: Vec::new(),
+        elements: None,
         withheld: None,
         timeout_ms: None,
         grace_ms: 1000,

@@ -356,6 +356,7 @@ fn on_message(state: &mut State, message: ToServer) {
         }
         ToServer::Unsupported { what } => state.unsupported.push(what),
         ToServer::Collected { bytes } => state.collected.push(bytes),
+        ToServer::Saved { task, .. } => panic!("{task} has nothing to save"),
         ToServer::Volumes { lacks } => assert!(lacks.is_empty(), "nobody asked for volumes"),
         ToServer::Outputs { .. } => panic!("nobody asked for outputs"),
         // Measurements come when they come.

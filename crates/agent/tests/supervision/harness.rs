@@ -66,6 +66,7 @@ impl Plan {
             steps: vec![step(StepKind::Command, argv)],
             cwd: home.path().to_owned(),
             env,
+            elements: None,
             timeout_ms: None,
             grace_ms: 10_000,
             stop_signal: StopSignal::TERM,

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod door;
+mod element;
 mod ending;
 mod footprint;
 mod harness;

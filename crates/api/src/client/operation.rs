@@ -6,12 +6,13 @@ use bytes::Bytes;
 use super::{Body, Client, Download, Error, Events, Line, Logs, Method, encode};
 use crate::cluster::ClusterList;
 use crate::doctor::Doctor;
+use crate::element::{ElementPage, ListElements};
 use crate::metrics::{JobMetrics, MetricsQuery, NodeMetrics};
-use crate::pool::{AddHosts, PoolList, PoolView, PutPool, RemoveHosts, ShowPool};
+use crate::pool::{AddHosts, DrainNode, PoolList, PoolView, PutPool, RemoveHosts, ShowPool};
 use crate::view::{
     AllEventsQuery, BundleStatus, ChunkList, CopyQuery, CreateJob, DownloadQuery, EventsQuery, FileList,
-    FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, ListJobs, LogsQuery, NodeList, NodeView,
-    Preview, PutBundle, RenameJob, ServerReload, ServerView, SshQuery, StopJob, Why,
+    FilesQuery, Gc, GcReport, JobDetail, JobPage, JobSummary, LabelNode, ListJobs, LogsQuery, NodeList,
+    NodeView, Preview, PutBundle, RenameJob, ServerReload, ServerView, SshQuery, StopJob, Why,
 };
 use muster_model::ChunkId;
 
@@ -43,6 +44,16 @@ impl Client {
     /// One job in full.
     pub async fn job(&self, selector: &str) -> Result<JobDetail, Error> {
         self.get(&job_path(selector, "")).await
+    }
+
+    /// A page of an array's elements, by index.
+    pub async fn elements(&self, selector: &str, query: &ListElements) -> Result<ElementPage, Error> {
+        let pairs = [
+            ("state", query.state.clone()),
+            ("limit", query.limit.map(|limit| limit.to_string())),
+            ("after", query.after.map(|after| after.to_string())),
+        ];
+        self.get(&with_query(&job_path(selector, "/elements"), &pairs)).await
     }
 
     /// Asks a job to stop; the reply does not wait for it.
@@ -149,6 +160,7 @@ impl Client {
     pub async fn logs(&self, selector: &str, query: &LogsQuery) -> Result<Logs, Error> {
         let pairs = [
             ("task", query.task.map(|rank| rank.to_string())),
+            ("element", query.element.map(|index| index.to_string())),
             ("attempt", query.attempt.map(|number| number.to_string())),
             ("follow", query.follow.then(|| "true".to_owned())),
             ("tail", query.tail.map(|lines| lines.to_string())),
@@ -229,14 +241,19 @@ impl Client {
         self.unary(Method::DELETE, &path, Body::None, &[]).await.map(drop)
     }
 
-    /// Keeps new tasks from a node; those that run there go on.
-    pub async fn drain_node(&self, node: &str) -> Result<NodeView, Error> {
-        self.json(Method::POST, &node_path(node, "/drain"), Body::None, &[]).await
+    /// Keeps new tasks from a node; those that run there go on, or are told to go elsewhere.
+    pub async fn drain_node(&self, node: &str, how: &DrainNode) -> Result<NodeView, Error> {
+        self.request(Method::POST, &node_path(node, "/drain"), Some(how)).await
     }
 
     /// Lets a node have new tasks again.
     pub async fn undrain_node(&self, node: &str) -> Result<NodeView, Error> {
         self.json(Method::POST, &node_path(node, "/undrain"), Body::None, &[]).await
+    }
+
+    /// Changes what a node is labelled with.
+    pub async fn label_node(&self, node: &str, labels: &LabelNode) -> Result<NodeView, Error> {
+        self.request(Method::PATCH, &node_path(node, ""), Some(labels)).await
     }
 
     /// What other schedulers have.

@@ -175,7 +175,7 @@ fn a_gang_that_cannot_fit_waits_whole_and_starts_when_there_is_room() {
     assert_eq!(why["code"], "no_capacity");
     assert!(why["summary"].as_str().is_some_and(|text| text.contains("1 of its 3 tasks")), "{why}");
     assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 slot free")), "{why}");
-    assert!(why["help"].as_str().is_some_and(|text| text.contains("--nodes 1")), "{why}");
+    assert_eq!(why["options"][0]["change"], "--nodes 1", "{why}");
     let waiting = home.job(&gang);
     assert_eq!(
         (&waiting["state"], &waiting["attempt"]),
@@ -214,7 +214,7 @@ fn devices_are_claimed_whole_shown_and_given_back() {
     let why = home.json(["why", &third, "--json"]);
     assert_eq!(why["code"], "no_capacity");
     assert!(why["constraint"].as_str().is_some_and(|text| text.contains("1 such device free")), "{why}");
-    assert!(why["help"].as_str().is_some_and(|text| text.contains("instead of 2")), "{why}");
+    assert_eq!(why["options"][0]["change"], "--gpus 1", "{why}");
 
     // Without asking there are none, and one is told so.
     let done = home.run(["run", "--", "sh", "-c", "echo \"[${CUDA_VISIBLE_DEVICES-unset}]\""]);

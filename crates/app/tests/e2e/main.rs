@@ -3,6 +3,7 @@
 //! Tasks find in `$SHARED` a directory that the test sees too: through files in it, tests and tasks wait for each other.
 
 mod accounts;
+mod array;
 mod attach;
 mod backup;
 mod bad_input;
@@ -35,6 +36,7 @@ mod peers;
 mod pool;
 mod port_forward;
 mod queue;
+mod quota;
 mod reload;
 mod retry;
 mod run;
@@ -55,6 +57,7 @@ mod stop;
 mod submit;
 mod team;
 mod tls;
+mod top;
 mod tree;
 
 use std::process::Command;

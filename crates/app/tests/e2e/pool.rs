@@ -4,6 +4,7 @@
 mod faults;
 mod machines;
 mod refusals;
+mod schedule;
 mod troubles;
 mod upheaval;
 mod ways;
@@ -40,6 +41,21 @@ impl Site {
         let home = Home::new(slim());
         home.write("whole.yaml", "exclusive: true\n");
         Self { home, hosts: Hosts::start(count) }
+    }
+
+    /// Hosts with two simulated devices each, whose scheduler waits for nothing before it ends work for other work.
+    fn with_devices(count: usize) -> Self {
+        let site = Self::bare(count);
+        site.home.configure("[scheduler]\nmin_run_time = \"0s\"\npreempt_after = \"0s\"\n");
+        for host in site.hosts.all() {
+            host.run(
+                "mkdir -p ~/.muster && printf '[local]\\ndevices = [\"H100:2\"]\\n' > ~/.muster/config.toml",
+            );
+        }
+        let added = site.add(&site.destinations(Account::Root));
+        assert_eq!(added.code(), 0, "{}{}", added.out(), added.err());
+        (0..count).for_each(|number| drop(site.wait_for_connected(number, true)));
+        site
     }
 
     fn destinations(&self, account: Account) -> Vec<String> {

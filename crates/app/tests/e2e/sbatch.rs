@@ -194,11 +194,11 @@ fn a_stop_reaches_every_task_once_and_leaves_nothing() {
 #[test]
 fn a_header_that_cannot_be_is_refused_with_its_line() {
     let home = home();
-    home.write("train.sbatch", script("-N 2|--array=0-9|--ntask-per-node=2", "srun hostname"));
+    home.write("train.sbatch", script("-N 2|--array=9-0|--ntask-per-node=2", "srun hostname"));
     let done = home.run(["submit", "train.sbatch"]);
     assert_eq!(done.code(), 2);
     for part in [
-        "train.sbatch:3: --array: arrays come later",
+        "train.sbatch:3: --array: `9-0` ends before it begins",
         "train.sbatch:4: --ntask-per-node: there is no such option; did you mean --ntasks-per-node?",
     ] {
         assert!(done.err().contains(part), "{}", done.err());

@@ -19,15 +19,30 @@ struct Team {
 
 impl Team {
     fn start(flags: &[&str]) -> Self {
-        let home = home_with("[local]\nenabled = true\n");
+        Self::configured("[local]\nenabled = true\n", flags)
+    }
+
+    fn configured(config: &str, flags: &[&str]) -> Self {
+        let home = home_with(config);
         home.share_with_everybody();
+        let (server, address) = Self::serve(&home, "127.0.0.1:0", flags);
+        Self { home, server, address }
+    }
+
+    fn serve(home: &Home, listen: &str, flags: &[&str]) -> (Running, String) {
         let folder = home.path();
         let place =
-            ["server", "run", "--home", folder.to_str().expect("plain"), "--listen", "127.0.0.1:0", "--auth"];
+            ["server", "run", "--home", folder.to_str().expect("plain"), "--listen", listen, "--auth"];
         let server = home.start(place.iter().chain(flags));
         server.wait_for_out("ready\n");
-        let address = fs::read_to_string(folder.join("server.address")).expect("where it listens");
-        Self { home, server, address }
+        (server, fs::read_to_string(folder.join("server.address")).expect("where it listens"))
+    }
+
+    /// Kills the server, and starts it again where people know it.
+    fn kill_and_restart(self) -> Self {
+        assert_eq!(self.home.kill("server"), 1);
+        let (server, address) = Self::serve(&self.home, &self.address, &[]);
+        Self { server, address, ..self }
     }
 
     /// Somebody elsewhere, who knows nothing of the server but what they were told.
@@ -320,5 +335,41 @@ fn ten_thousand_wrong_passwords_cost_little_and_keep_nobody_out() {
     // She has to wait for a moment at most, because it was her name that was tried.
     ada.log_in(&password("ada"));
     eprintln!("{TRIES} wrong passwords in {took:?}: {tried} tried, {cost:?} of processor time");
+    team.stop();
+}
+
+#[test]
+fn two_people_have_their_turns_whoever_came_first() {
+    let config = "[local]\nenabled = true\ndevices = [\"H100:2\"]\n[scheduler]\nhalf_life = \"1m\"\n";
+    let team = Team::configured(config, &[]);
+    let names = |team: &Team| {
+        let everybody = people(team, &[("ada", "nlp", "member"), ("bob", "nlp", "member")]);
+        let submit = |person: &Person, number: usize| {
+            let words = ["run", "-d", "--gpus", "1", "--json", "--name"];
+            let name = format!("{}-{number}", person.name);
+            person.json(&[&words[..], &[&name, "--", "sleep", "0.4"]].concat());
+        };
+        (0..10).for_each(|number| submit(&everybody[0], number));
+        (0..5).for_each(|number| submit(&everybody[1], number));
+    };
+    names(&team);
+    // What was used, and who waits, is known to the server that comes back.
+    let team = team.kill_and_restart();
+    let ada = team.person("ada");
+    let jobs = || ada.json(&["ps", "-a", "--json"]).as_array().cloned().expect("a list");
+    wait_for("all to be over", || jobs().iter().all(|job| job["state"] == "succeeded"));
+    let mut started: Vec<(String, String)> = jobs()
+        .iter()
+        .map(|job| {
+            (job["started_at"].as_str().unwrap().to_owned(), job["owner"].as_str().unwrap().to_owned())
+        })
+        .collect();
+    started.sort();
+    let order: Vec<&str> = started.iter().map(|(_, owner)| owner.as_str()).collect();
+    // Ada was there first and had asked for all; bob did not wait for her to be done.
+    let first_of_bob = order.iter().position(|owner| *owner == "bob").unwrap();
+    let later = order[first_of_bob..].iter().filter(|owner| **owner == "ada").count();
+    assert_eq!(order.len(), 15);
+    assert!(later >= 4, "bob had his turns beside her, and not after her: {order:?}");
     team.stop();
 }

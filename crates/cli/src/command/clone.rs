@@ -10,8 +10,8 @@ use muster_api::model::{BundleId, Framework, State};
 use muster_api::view::{JobDetail, ListJobs};
 use serde_json::json;
 
-use super::OneJob;
 use super::run::{self, How};
+use super::{OneJob, elements};
 use crate::error::Error;
 use crate::session::Session;
 use crate::snapshot::{Code, Trust};
@@ -35,6 +35,7 @@ Examples:
   muster clone big --nodes 4 --gpus 8     with changes
   muster clone big --fresh -- python train.py --lr 0.1
   muster clone big --unset timeout --unset env.DEBUG
+  muster clone sweep --failed             the elements of an array that failed
   muster clone big --nodes 4 --dry-run    only what would change
 
 The new job has the code of the old one as it was then; --fresh takes the code directory as it is now. \
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// Take the code directory as it is now (--workdir does that, too)
     #[arg(long, help_heading = "Environment")]
     fresh: bool,
+    /// Of an array, only the elements that failed
+    #[arg(long, conflicts_with = "array")]
+    failed: bool,
     /// Take away a field of the old job: timeout, env.NAME, resources.gpus
     #[arg(long, value_name = "FIELD")]
     unset: Vec<String>,
@@ -92,6 +96,9 @@ async fn base(args: &Args, session: &Session, old: &JobDetail, here: &Here) -> R
     let mut base = Base::of_job(&old.spec, here)?;
     if let Some(name) = old.spec.name.as_ref().filter(|_| args.flags.name.is_none()) {
         base.set_name(free_name(session, name).await?);
+    }
+    if args.failed {
+        base.set("array", json!(elements::failed(session, old).await?));
     }
     // What the old code left open, the new code may answer.
     let has_new_code = args.fresh || args.flags.workdir.is_some();

@@ -135,7 +135,10 @@ fn words(event: &EventView) -> String {
     let text = match (event.kind.as_str(), event.kind.parse()) {
         ("submitted", _) => body["name"].as_str().map(|name| format!("as {name}")),
         ("renamed", _) => body["to"].as_str().map(|name| format!("to {name}")),
+        ("reprioritised", _) => Some(format!("from {} to {}", body["from"], body["to"])),
+        ("evicted", _) => body["node"].as_str().map(|node| format!("{node} was drained")),
         ("handed_over", _) => body["on"].as_str().map(|on| format!("to {on}")),
+        ("preempted", _) => preempted(body),
         ("accepted", _) => Some(body["id"].as_str().map_or_else(String::new, |id| format!("as {id}"))),
         ("task_ended", _) => Some(task_ended(body)),
         ("task_starting", _) => {
@@ -143,7 +146,10 @@ fn words(event: &EventView) -> String {
         }
         ("task_stopping" | "task_running", _) => Some(format!("task{}", body["rank"])),
         ("outputs", _) => outputs(body),
-        ("held", _) => Some("the server was restored from a backup; `muster resume JOB` lets it run".into()),
+        ("held", _) if body["because"] == "restored" => {
+            Some("the server was restored from a backup; `muster resume JOB` lets it run".into())
+        }
+        ("held", _) => Some(String::new()),
         ("released", _) => Some(String::new()),
         ("logs_removed" | "outputs_removed", _) => {
             body["bytes"].as_u64().map(|bytes| format!("{}, to make room", format_bytes(bytes)))
@@ -177,6 +183,16 @@ fn over(body: &Value) -> String {
 fn outputs(body: &Value) -> Option<String> {
     let outputs: Outputs = serde_json::from_value(body["outputs"].clone()).ok()?;
     Some(format!("of task{}: {}", body["rank"].as_u64()?, outputs.message()))
+}
+
+fn preempted(body: &Value) -> Option<String> {
+    let by = body["by"].as_str()?;
+    let why = match body["cause"].as_str()? {
+        "reclaim" => ", whose workspace takes its own back",
+        _ => ", of higher priority",
+    };
+    let lost = body["lost_device_seconds"].as_f64().unwrap_or_default();
+    Some(format!("for {by}{why}; {lost} device-seconds since it started or saved"))
 }
 
 fn task_ended(body: &Value) -> String {

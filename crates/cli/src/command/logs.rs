@@ -35,6 +35,7 @@ Examples:
   muster logs digits --attempt 1            what the first try wrote
   muster logs digits --since 10m            what it wrote in the last ten minutes
   muster logs digits --grep 'loss=nan' -f   lines that match, as they come
+  muster logs sweep --element 7             one element of an array
   muster logs digits --output digits.log    all of it into a file
   muster logs digits --output logs/         a file for each task
 
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// Only the task of this rank
     #[arg(short, long, value_name = "RANK")]
     task: Option<u32>,
+    /// The last run of this element of an array
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["task", "attempt", "tail", "output"])]
+    element: Option<u32>,
     /// This attempt instead of the last
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempt: Option<u32>,
@@ -84,7 +88,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Arc::new(Session::open().await?);
     let job = session.call(async |client| client.job(&args.job.job).await).await?.summary;
-    if let Some(rank) = args.task.filter(|rank| *rank >= job.nodes) {
+    let is_lane = job.elements.is_some();
+    if let Some(rank) = args.task.filter(|rank| *rank >= job.nodes && !is_lane) {
         return Err(Error::new(Code::TaskNotFound, format!("--task: {} has no task {rank}", job.id))
             .hint(format!("its tasks are 0 to {}", job.nodes.saturating_sub(1))));
     }
@@ -107,6 +112,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 fn query(args: &Args) -> LogsQuery {
     LogsQuery {
         task: args.task,
+        element: args.element,
         attempt: args.attempt,
         follow: args.follow,
         tail: args.tail,

@@ -1,14 +1,18 @@
 //! `muster nodes`: the machines and who uses them.
 
 mod cluster;
+mod label;
 
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 use muster_api::client::Client;
 use muster_api::model::quantity::format_bytes;
+use muster_api::pool::DrainNode;
+use muster_api::quota::QuotaQuery;
 use muster_api::view::{DeviceView, NodeView};
 
+use super::quota::tables;
 use super::show::usage::device_cells;
 use crate::amount::{per_second, quotient, thousandths};
 use crate::error::Error;
@@ -27,7 +31,9 @@ Examples:
   muster nodes --json | jq '.[].devices'
   muster nodes --clusters
   muster nodes drain gpu1
-  muster nodes undrain gpu1"
+  muster nodes drain gpu1 --evict
+  muster nodes undrain gpu1
+  muster nodes label gpu1 gpu2 rack=r1"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -45,19 +51,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Keep new tasks from machines; those that run there go on
+    /// Keep new tasks from machines; those that run there go on, or are told to go elsewhere
     #[command(after_help = "\
 Examples:
   muster nodes drain gpu1
-  muster nodes drain node_gpu.gpu1 node_gpu.gpu2")]
+  muster nodes drain node_gpu.gpu1 node_gpu.gpu2
+  muster nodes drain gpu1 --evict
+
+With --evict, jobs with tasks there get their notice and their grace, as if they were preempted; they wait again at their \
+old place and cost none of their retries. Machines (`muster machine`) stay until they are stopped.")]
     Drain(DrainArgs),
+    /// Label machines, so that jobs can choose among them
+    Label(label::Args),
     /// Let machines have new tasks again
     #[command(after_help = "Examples:\n  muster nodes undrain gpu1")]
-    Undrain(DrainArgs),
+    Undrain(UndrainArgs),
 }
 
 #[derive(Debug, ClapArgs)]
 struct DrainArgs {
+    #[command(flatten)]
+    which: UndrainArgs,
+    /// Tell what runs there to end, and to run elsewhere
+    #[arg(long)]
+    evict: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+struct UndrainArgs {
     /// Which: ids of nodes, or names of hosts
     #[arg(value_name = "NODE", required = true)]
     nodes: Vec<String>,
@@ -69,27 +90,32 @@ struct DrainArgs {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     match &args.action {
         None => list(args).await,
-        Some(Action::Drain(args)) => set_drained(args, true).await,
-        Some(Action::Undrain(args)) => set_drained(args, false).await,
+        Some(Action::Drain(args)) => set_drained(&args.which, Some(DrainNode { evict: args.evict })).await,
+        Some(Action::Label(args)) => label::run(args).await,
+        Some(Action::Undrain(args)) => set_drained(args, None).await,
     }
 }
 
-async fn set_drained(args: &DrainArgs, drained: bool) -> Result<ExitCode, Error> {
+/// How nodes are drained; not at all, where they are to get tasks again.
+async fn set_drained(args: &UndrainArgs, how: Option<DrainNode>) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let mut changed = Vec::new();
     for node in &args.nodes {
-        let set = async |client: &Client| match drained {
-            true => client.drain_node(node).await,
-            false => client.undrain_node(node).await,
+        let set = async |client: &Client| match &how {
+            Some(how) => client.drain_node(node, how).await,
+            None => client.undrain_node(node).await,
         };
         changed.push(session.call(set).await?);
     }
     if args.json {
         terminal::say_json(&changed)?;
     } else {
-        let text = |node: &NodeView| match drained {
-            true => format!("{} gets no new tasks; those that it has go on", node.id),
-            false => format!("{} gets tasks again", node.id),
+        let text = |node: &NodeView| match &how {
+            Some(DrainNode { evict: true }) => {
+                format!("{} gets no new tasks; those that it has are told to end", node.id)
+            }
+            Some(_) => format!("{} gets no new tasks; those that it has go on", node.id),
+            None => format!("{} gets tasks again", node.id),
         };
         changed.iter().try_for_each(|node| terminal::say(&text(node)))?;
     }
@@ -116,10 +142,22 @@ async fn list(args: &Args) -> Result<ExitCode, Error> {
         if let Some(first) = texts.first_mut() {
             first.push_str(&reasons(&nodes, colours));
         }
+        if let Some(table) = available(&session, &nodes).await {
+            texts.push(table.render(width, colours));
+        }
         texts.extend(cluster::text(&clusters, width, colours));
         terminal::to_stdout(texts.join("\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What one can get now of the devices that there are. A server of before there were quotas does not say.
+async fn available(session: &Session, nodes: &[NodeView]) -> Option<Table> {
+    if nodes.iter().all(|node| node.devices.is_empty()) {
+        return None;
+    }
+    let quota = session.client().quota(&QuotaQuery::default()).await.ok()?;
+    (!quota.available.is_empty()).then(|| tables::available(&quota.available))
 }
 
 /// What other schedulers have, and nothing else.

@@ -109,7 +109,7 @@ fn table(jobs: &[JobSummary], now: Timestamp) -> Table {
             job.id.as_str().into(),
             job.name.as_str().into(),
             Cell::coloured(clipped(&state::words(job), STATE_WIDTH), state::colour(job.state)),
-            job.nodes.to_string().into(),
+            size(job).into(),
             job.gpus.as_deref().unwrap_or("-").into(),
             age(job.submitted_at, now).into(),
             state::run_time(job, now).into(),
@@ -117,6 +117,14 @@ fn table(jobs: &[JobSummary], now: Timestamp) -> Table {
         ]);
     }
     table
+}
+
+/// How many nodes it has; of an array, how many of its elements are over.
+fn size(job: &JobSummary) -> String {
+    match &job.elements {
+        Some(counts) => format!("{}/{}", counts.succeeded + counts.failed, counts.total),
+        None => job.nodes.to_string(),
+    }
 }
 
 /// What it runs; what kind of job it is, where it runs nothing.
@@ -154,6 +162,8 @@ mod tests {
             submitted_at,
             started_at: (state != State::Queued).then_some(submitted_at),
             ended_at: state.is_terminal().then(|| submitted_at + Duration::from_millis(12_340)),
+            asks: muster_api::view::Asks::default(),
+            elements: None,
         }
     }
 

@@ -20,6 +20,7 @@ use crate::snapshot::{self, Trust};
 use crate::spec::{self, Base, Flags, Here, Request};
 use crate::terminal;
 
+mod array;
 mod attached;
 mod summary;
 
@@ -40,6 +41,7 @@ Examples:
   muster run -N 2 --gpus 8 train.py
   muster run -N 2 --gpus 8 --framework deepspeed -- ./train.sh
   muster run -N 4 'python prepare.py && python train.py'
+  muster run --array 1-1000%16 -- python sweep.py     once for each $MUSTER_ARRAY_INDEX
   muster run train.yaml --nodes 8 --name big
   JOB=$(muster run --detach --timeout 2h -- ./train.sh)
 
@@ -279,7 +281,12 @@ fn detached(job: &JobDetail, lines: &[String], json: bool) -> Result<ExitCode, E
 /// `job_x digits  2 tasks on local`.
 fn headline(job: &JobDetail) -> String {
     let summary = &job.summary;
-    format!("{} {}  {} on {}", summary.id, summary.name, state::tasks(summary.nodes), summary.on)
+    let size = match &summary.elements {
+        Some(counts) if counts.total == 1 => "1 element".into(),
+        Some(counts) => format!("{} elements", counts.total),
+        None => state::tasks(summary.nodes),
+    };
+    format!("{} {}  {size} on {}", summary.id, summary.name, summary.on)
 }
 
 /// A job's exit code as ours. One that does not fit a byte is never taken for success.

@@ -17,7 +17,7 @@ use muster_api::model::{CommandOn, Framework, State, Timestamp};
 use muster_api::view::{AllocationView, AttemptView, JobDetail, LaunchView, TaskView};
 use serde_json::Value;
 
-use super::{OneJob, state};
+use super::{OneJob, elements, state};
 use crate::duration::{age, between, shown};
 use crate::error::{Code, Error};
 use crate::session::Session;
@@ -50,7 +50,12 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&job)?;
     } else {
-        terminal::to_stdout(text(&job, Timestamp::now(), terminal::stdout_has_colours()).as_bytes())?;
+        let (now, colours) = (Timestamp::now(), terminal::stdout_has_colours());
+        let mut text = text(&job, now, colours);
+        if let Some(failed) = elements::first_failed(&session, &job, now).await? {
+            text.push_str(&format!("\nfailed elements:\n{}", failed.render(terminal::width(), colours)));
+        }
+        terminal::to_stdout(text.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -77,6 +82,7 @@ async fn diff(session: &Session, selector: &str) -> Result<ExitCode, Error> {
 fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     let mut lines = life(job, now, colours);
     lines.extend(request(&job.spec));
+    lines.extend(job.summary.elements.map(|counts| ("elements", elements::words(&counts))));
     lines.extend(job.allocation.as_ref().map(|one| ("allocation", allocation(one))));
     lines.extend(job.launch.as_ref().map(|launch| started(&job.spec, launch)).unwrap_or_default());
     lines.extend(job.source.as_ref().map(|source| ("commit", commit(source))));
@@ -180,6 +186,7 @@ fn request(spec: &JobSpec) -> Lines {
     let mut lines = vec![("on", spec.on.to_string()), ("nodes", spec.nodes.to_string())];
     let mut add = |name, value: Option<String>| lines.extend(value.map(|value| (name, value)));
     let resources = &spec.resources;
+    add("array", spec.array.as_ref().map(ToString::to_string));
     add("gpus", resources.gpus.as_ref().map(ToString::to_string));
     add("cpus", resources.cpus.map(|cpus| cpus.to_string()));
     add("memory", resources.memory.map(format_bytes));
@@ -208,6 +215,9 @@ fn request(spec: &JobSpec) -> Lines {
     add("preemptible", spec.preemptible.then(|| "yes".into()));
     let after: Vec<String> = spec.after.iter().map(ToString::to_string).collect();
     add("after", (!after.is_empty()).then(|| after.join("\n")));
+    let labels: Vec<String> = spec.node_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    add("node labels", (!labels.is_empty()).then(|| labels.join("\n")));
+    add("exclude", (!spec.exclude.is_empty()).then(|| spec.exclude.join("\n")));
     add("retries", (spec.retries.max > 0).then(|| spec.retries.max.to_string()));
     add("timeout", spec.timeout.map(format_duration));
     add("grace", (spec.grace != DEFAULT_GRACE).then(|| format_duration(spec.grace)));

@@ -1,6 +1,8 @@
 //! `muster sim`: what a policy would do with work, before anybody has to live with it.
 //!
-//! The scheduler itself is played, in a time of its own and without a server. Nothing is submitted anywhere.
+//! The scheduler itself is played, in a time of its own. Nothing is submitted anywhere; a server is asked only for its history.
+
+mod history;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ use crate::terminal;
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Without a trace, work is made up: most jobs small and short, most time in a few large ones.
+With --history, it is what this server has run so far, on the nodes that it has now.
 A trace has one JSON object on each line:
   {\"nodes\": {\"count\": 100, \"cpus\": 128, \"memory_gib\": 1024, \"devices\": 8, \"model\": \"H100\"}}
   {\"workspace\": {\"name\": \"nlp\", \"weight\": 2, \"devices\": {\"nominal\": 400, \"borrow\": null, \"lend\": null}}}
@@ -32,11 +35,22 @@ Policies: default, fifo, greedy, by-age, no-preemption, or a YAML file of what i
 Examples:
   muster sim --nodes 100 --jobs 2000
   muster sim --nodes 100 --jobs 2000 --compare fifo,default
+  muster sim --history --compare default,ours.yaml
+  muster sim --history --save-trace october.jsonl
   muster sim trace.jsonl --policy ours.yaml --json")]
 pub(crate) struct Args {
     /// The trace to play, as JSON lines; without it, work is made up
     #[arg(value_name = "TRACE")]
     trace: Option<PathBuf>,
+    /// Play what this server has run so far
+    #[arg(long, conflicts_with_all = ["trace", "nodes", "jobs", "seed", "load"])]
+    history: bool,
+    /// Only what ran there, with the nodes of there
+    #[arg(long, value_name = "TARGET", requires = "history")]
+    on: Option<String>,
+    /// At most so many jobs of the history, the newest
+    #[arg(long, value_name = "N", requires = "history", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
+    last: u32,
     /// How many nodes, of 8 devices each, are made up
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "trace")]
     nodes: u32,
@@ -55,9 +69,9 @@ pub(crate) struct Args {
     /// Policies to play one after the other and show side by side
     #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1..)]
     compare: Vec<String>,
-    /// Write the made-up trace to this file, and play nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "compare", "json"])]
-    write: Option<PathBuf>,
+    /// Write the trace to this file, to be kept or changed, and play nothing
+    #[arg(long, value_name = "FILE", alias = "write", conflicts_with_all = ["trace", "compare", "json"])]
+    save_trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -70,15 +84,16 @@ fn load(text: &str) -> Result<f64, String> {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let names = if args.compare.is_empty() { vec![args.policy.clone()] } else { args.compare.clone() };
     let policies =
         names.iter().map(|name| Ok((name.clone(), policy(name)?))).collect::<Result<Vec<_>, Error>>()?;
     let trace = match &args.trace {
         Some(path) => read(path)?,
-        None => Synthetic { nodes: args.nodes, jobs: args.jobs, seed: args.seed, load: args.load }.trace(),
+        None if args.history => history::ask(args.on.as_deref(), args.last).await?,
+        None => made_up(args).trace(),
     };
-    if let Some(path) = &args.write {
+    if let Some(path) = &args.save_trace {
         return write(path, &trace);
     }
     let played: Vec<(String, Report)> = policies
@@ -102,6 +117,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         terminal::to_stdout(table.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn made_up(args: &Args) -> Synthetic {
+    Synthetic { nodes: args.nodes, jobs: args.jobs, seed: args.seed, load: args.load, ..Synthetic::default() }
 }
 
 /// How far it is, on a terminal.

@@ -41,17 +41,21 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 
 fn text(why: &Why, now: Timestamp, colours: bool) -> String {
     let mut text = format!("{}\n", why.summary);
+    let after = why.starts_after.as_ref().map(|job| format!(", when {job} ends")).unwrap_or_default();
     let expected = why.starts_at.map(|at| match at > now {
-        true => format!("in {} ({at:.0})", age(now, at)),
-        false => format!("any moment ({at:.0})"),
+        true => format!("in {} ({at:.0}){after}", age(now, at)),
+        false => format!("any moment ({at:.0}){after}"),
     });
-    let rows = [
-        ("constraint:", why.constraint.as_deref()),
-        ("expected:", expected.as_deref()),
-        ("hint:", why.help.as_deref()),
-        ("code:", Some(&*why.code)),
-    ];
-    for (name, value) in rows {
+    let position = why.ahead.map(|ahead| match ahead {
+        0 => "it is the next of its queue".into(),
+        1 => "1 job is before it".into(),
+        ahead => format!("{ahead} jobs are before it"),
+    });
+    let options = why.options.iter().map(|option| ("option:", Some(option.summary.as_str())));
+    let first = [("constraint:", why.constraint.as_deref()), ("position:", position.as_deref())];
+    let last =
+        [("expected:", expected.as_deref()), ("hint:", why.help.as_deref()), ("code:", Some(&*why.code))];
+    for (name, value) in first.into_iter().chain(options).chain(last) {
         if let Some(value) = value {
             text.push_str(&format!("  {} {value}\n", terminal::paint(name, Colour::Dim, colours)));
         }
@@ -61,6 +65,8 @@ fn text(why: &Why, now: Timestamp, colours: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use muster_api::view::WhyOption;
+
     use super::*;
 
     #[test]
@@ -71,11 +77,19 @@ mod tests {
             constraint: Some("8 devices asked for, node_local has 2".into()),
             help: Some("ask for --gpus 2".into()),
             starts_at: Some("2026-11-15T10:30:00Z".parse().unwrap()),
+            starts_after: Some("bert-7".into()),
+            ahead: Some(2),
+            options: vec![WhyOption {
+                change: "--gpus 2".into(),
+                summary: "starts now with --gpus 2".into(),
+            }],
         };
         insta::assert_snapshot!(text(&why, "2026-11-15T10:00:00Z".parse().unwrap(), false), @r"
         waits for 8 devices on one node
           constraint: 8 devices asked for, node_local has 2
-          expected: in 30m (2026-11-15T10:30:00Z)
+          position: 2 jobs are before it
+          option: starts now with --gpus 2
+          expected: in 30m (2026-11-15T10:30:00Z), when bert-7 ends
           hint: ask for --gpus 2
           code: no_capacity
         ");

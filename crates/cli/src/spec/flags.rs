@@ -20,6 +20,9 @@ pub(crate) struct Flags {
     /// How many tasks start together (1 if absent)
     #[arg(short = 'N', long, value_name = "N", help_heading = "Resources")]
     pub nodes: Option<String>,
+    /// Run the command once for each index: 1-1000, 0-20:5, 1-1000%16 for 16 at once
+    #[arg(long, value_name = "INDICES[%N]", help_heading = "Resources")]
+    pub array: Option<String>,
     /// Accelerators of each task: 8, H100:8, ascend:8
     #[arg(long, value_name = "[KIND:]N", help_heading = "Resources")]
     pub gpus: Option<String>,
@@ -91,6 +94,12 @@ pub(crate) struct Flags {
     /// A job that must end first: JOB to succeed, JOB:any, JOB:failed; may be given several times
     #[arg(long, value_name = "JOB[:ok|any|failed]", help_heading = "Scheduling")]
     pub after: Vec<String>,
+    /// A label that its nodes must have (`muster nodes label`); may be given several times
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Scheduling")]
+    pub node_label: Vec<String>,
+    /// A node that it is not to have: its id, or its host's name; may be given several times
+    #[arg(long, value_name = "NODE", help_heading = "Scheduling")]
+    pub exclude: Vec<String>,
     /// Keep it in the queue until `muster release`
     #[arg(long, help_heading = "Scheduling")]
     pub hold: bool,
@@ -109,7 +118,7 @@ pub(crate) struct Flags {
     /// How many more attempts a failed job gets (0 if absent)
     #[arg(long, value_name = "N", help_heading = "Life")]
     pub retries: Option<String>,
-    /// What one failing task means for the others: stop (default) or continue
+    /// What one failing task means for the others: stop (default) or continue (default of arrays)
     #[arg(long, value_name = "stop|continue", help_heading = "Life")]
     pub on_failure: Option<String>,
     /// What to run in every task; one word with spaces in it is a line for the shell
@@ -119,11 +128,12 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 27] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 28] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
             ("--nodes", &["nodes"], text(&self.nodes)),
+            ("--array", &["array"], text(&self.array)),
             ("--gpus", &["resources", "gpus"], text(&self.gpus)),
             ("--cpus", &["resources", "cpus"], text(&self.cpus)),
             ("--memory", &["resources", "memory"], text(&self.memory)),
@@ -169,7 +179,9 @@ impl Flags {
         if !env.is_empty() {
             super::set(fields, &["env"], Value::Object(env));
         }
-        for (name, more) in [("secrets", &self.secrets), ("after", &self.after)] {
+        self.add_node_labels(fields, &mut errors);
+        let lists = [("secrets", &self.secrets), ("after", &self.after), ("exclude", &self.exclude)];
+        for (name, more) in lists {
             let texts = more.iter().cloned().map(Value::String);
             match fields.get_mut(name) {
                 _ if more.is_empty() => {}
@@ -184,6 +196,19 @@ impl Flags {
             super::set(fields, &["command"], command);
         }
         Ok(errors)
+    }
+
+    /// Labels of nodes that a file names stay, as far as the flags do not name them.
+    fn add_node_labels(&self, fields: &mut Map<String, Value>, errors: &mut Vec<FieldError>) {
+        for given in &self.node_label {
+            match given.split_once('=') {
+                Some((key, value)) => super::set(fields, &["node_labels", key], value.into()),
+                None => {
+                    let message = format!("`{given}` has no value; write KEY=VALUE");
+                    errors.push(FieldError::new("--node-label", FieldCode::InvalidValue, message));
+                }
+            }
+        }
     }
 
     fn env_fields(&self, here: &Here, errors: &mut Vec<FieldError>) -> Map<String, Value> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_model::slurm::option::Given;
 use muster_model::slurm::quantity::Gpus;
 use muster_model::slurm::{quantity, spread};
-use muster_model::spec::{FieldCode, Notice};
+use muster_model::spec::{Array, FieldCode, Notice};
 use serde_json::{Map, Value, json};
 
 use super::known::{Field, Meaning};
@@ -16,6 +16,7 @@ use super::{Around, Problem, Script};
 #[derive(Debug, Default)]
 pub(super) struct Ask {
     nodes: Option<(u32, u32)>,
+    array: Option<Array>,
     ntasks: Option<u32>,
     ntasks_per_node: Option<u32>,
     ntasks_per_gpu: Option<u32>,
@@ -63,9 +64,6 @@ impl Ask {
             Meaning::Silent => {}
             Meaning::Later => {
                 let message = match given.long {
-                    "array" => {
-                        "arrays come later; until then submit a job for each, or use `srun … &` in the script"
-                    }
                     "dependency" => {
                         "jobs that wait for others come later; until then `muster wait JOB && muster submit …`"
                     }
@@ -112,6 +110,7 @@ impl Ask {
                 })?;
                 self.batch.insert("signal", json!(value));
             }
+            Field::Array => self.array = Some(value.parse::<Array>()?),
             Field::JobName => self.keep("job_name", value),
             Field::Partition => self.keep("partition", value),
             Field::Account => self.keep("account", value),
@@ -143,6 +142,9 @@ impl Ask {
         let resources = self.resources(nodes, per_node, around);
         let mut fields = Map::new();
         fields.insert("nodes".into(), json!(nodes));
+        if let Some(array) = &self.array {
+            fields.insert("array".into(), json!(array));
+        }
         if !resources.is_empty() {
             fields.insert("resources".into(), Value::Object(resources));
         }

@@ -23,6 +23,7 @@ pub(super) enum Meaning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Account,
+    Array,
     Chdir,
     CpusPerGpu,
     CpusPerTask,
@@ -64,7 +65,7 @@ use Takes::{Maybe, Nothing as No, Value};
 pub(super) const KNOWN: &[Known<Meaning>] = &[
     lettered("account", 'A', Value, Set(F::Account)),
     known("acctg-freq", Value, Slurm),
-    lettered("array", 'a', Value, Later),
+    lettered("array", 'a', Value, Set(F::Array)),
     known("batch", Value, Slurm),
     known("bb", Value, Slurm),
     known("bbf", Value, Slurm),

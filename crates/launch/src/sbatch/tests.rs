@@ -107,8 +107,8 @@ fn the_nodes_of_the_command_line_win() {
 fn what_cannot_be_is_refused_with_its_line() {
     for (header, expected) in [
         (
-            "--array=0-9",
-            "2 --array arrays come later; until then submit a job for each, or use `srun … &` in the script",
+            "--array=9-0",
+            "2 --array `9-0` ends before it begins; write indices such as 1-1000, 0-20:5 or 1,4,7-9, and %16 after them for how many may run at once",
         ),
         (
             "-N 2|-d afterok:1",
@@ -129,7 +129,7 @@ fn what_cannot_be_is_refused_with_its_line() {
         let shown = |one: &Problem| format!("{} {} {}", one.line, one.option, one.message);
         assert_eq!(problems.iter().map(shown).collect::<Vec<_>>(), [expected], "{header}");
     }
-    assert_eq!(read(&script("-N x|--array=1|-t y"), &around(None)).unwrap_err().len(), 3);
+    assert_eq!(read(&script("-N x|--array=x|-t y"), &around(None)).unwrap_err().len(), 3);
     assert_eq!(read("#SBATCH -N 2\n", &around(None)).unwrap_err()[0].line, 1);
 }
 

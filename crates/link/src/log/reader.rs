@@ -5,6 +5,8 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
+use muster_model::array::Mark;
+
 use super::segment::read_full;
 use super::{Error, Header, Record, SegmentDir};
 
@@ -17,12 +19,21 @@ pub struct Reader {
     /// Bytes of the segment from `offset` on, of which the first `taken` were already given out.
     window: Vec<u8>,
     taken: usize,
+    /// The element whose end is the end of what is read.
+    element: Option<u32>,
+    is_over: bool,
 }
 
 #[derive(Debug)]
 struct Segment {
     start: u64,
     file: File,
+}
+
+/// What was found.
+enum Taken {
+    Output(Record),
+    Mark,
 }
 
 impl Reader {
@@ -32,7 +43,18 @@ impl Reader {
     /// A reader from `offset`, where a record must begin (see `SegmentDir::align` for offsets from outside). If the
     /// segments there are gone already, it begins with the oldest record there is.
     pub fn new(dir: SegmentDir, offset: u64) -> Reader {
-        Reader { dir, offset, segment: None, window: Vec::new(), taken: 0 }
+        Reader { dir, offset, segment: None, window: Vec::new(), taken: 0, element: None, is_over: false }
+    }
+
+    /// Read up to the mark that says that this element has ended, and no further.
+    #[must_use]
+    pub fn until_end_of(self, element: u32) -> Reader {
+        Reader { element: Some(element), ..self }
+    }
+
+    /// Whether that mark was met.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Where the next record begins or will begin.
@@ -40,14 +62,19 @@ impl Reader {
         self.offset
     }
 
-    /// The next whole record, or none yet. After an error about corruption the reader stays where it is.
+    /// The next whole record of output, or none yet. After an error about corruption the reader stays where it is.
     pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
         loop {
+            if self.is_over {
+                return Ok(None);
+            }
             if self.segment.is_none() && !self.open()? {
                 return Ok(None);
             }
-            if let Some(record) = self.take()? {
-                return Ok(Some(record));
+            match self.take()? {
+                Some(Taken::Output(record)) => return Ok(Some(record)),
+                Some(Taken::Mark) => continue,
+                None => {}
             }
             // What was read of an unfinished record is forgotten, since its writer may still take it back.
             let at_boundary = self.window.len() == self.taken;
@@ -67,7 +94,7 @@ impl Reader {
         Ok(true)
     }
 
-    fn take(&mut self) -> Result<Option<Record>, Error> {
+    fn take(&mut self) -> Result<Option<Taken>, Error> {
         if !self.fill(Header::BYTES)? {
             return Ok(None);
         }
@@ -80,15 +107,24 @@ impl Reader {
         if !self.fill(whole)? {
             return Ok(None);
         }
+        let at = self.offset;
+        if header.is_mark {
+            let body = &self.window[self.taken + Header::BYTES..self.taken + whole];
+            let is_end = |element| matches!(serde_json::from_slice(body), Ok(Mark::Ended { element: ended, .. }) if ended == element);
+            self.is_over = self.element.is_some_and(is_end);
+            self.taken += whole;
+            self.offset += whole as u64;
+            return Ok(Some(Taken::Mark));
+        }
         let record = Record {
-            offset: self.offset,
+            offset: at,
             stream: header.stream,
             time_micros: header.time_micros,
             bytes: self.window[self.taken + Header::BYTES..self.taken + whole].to_vec(),
         };
         self.taken += whole;
         self.offset += whole as u64;
-        Ok(Some(record))
+        Ok(Some(Taken::Output(record)))
     }
 
     /// Have at least `count` bytes from `offset` on in the window, if the segment has them.

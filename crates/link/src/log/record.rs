@@ -45,6 +45,8 @@ pub struct Header {
     pub stream: Stream,
     /// When the output was taken from the pipe, in microseconds since the Unix epoch.
     pub time_micros: u64,
+    /// It is no output, but says something about it.
+    pub is_mark: bool,
 }
 
 impl Header {
@@ -52,12 +54,14 @@ impl Header {
     /// The longest output of one record: the size of a full pipe, and a bound on what a reader must hold.
     pub const MAX_LENGTH: u32 = 1 << 20;
     const MAGIC: u16 = u16::from_le_bytes(*b"mu");
+    const MARK: u8 = 1;
 
     pub fn encode(&self) -> [u8; Header::BYTES] {
         let mut bytes = [0; Header::BYTES];
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
         bytes[4] = self.stream.code();
-        // Byte 5 is for flags. None exist yet, and a reader that meets one it does not know must not guess.
+        // Byte 5 is for flags. A reader that meets one it does not know must not guess.
+        bytes[5] = if self.is_mark { Header::MARK } else { 0 };
         bytes[6..8].copy_from_slice(&Header::MAGIC.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.time_micros.to_le_bytes());
         bytes
@@ -67,11 +71,16 @@ impl Header {
     pub fn decode(bytes: &[u8; Header::BYTES]) -> Option<Header> {
         let [l0, l1, l2, l3, stream, flags, m0, m1, time @ ..] = *bytes;
         let length = u32::from_le_bytes([l0, l1, l2, l3]);
-        let known = flags == 0 && u16::from_le_bytes([m0, m1]) == Header::MAGIC;
+        let known = flags & !Header::MARK == 0 && u16::from_le_bytes([m0, m1]) == Header::MAGIC;
         if !known || length > Header::MAX_LENGTH {
             return None;
         }
-        Some(Header { length, stream: Stream::from_code(stream)?, time_micros: u64::from_le_bytes(time) })
+        Some(Header {
+            length,
+            stream: Stream::from_code(stream)?,
+            time_micros: u64::from_le_bytes(time),
+            is_mark: flags & Header::MARK != 0,
+        })
     }
 
     /// The bytes of the record in its segment, this header included.

@@ -196,6 +196,17 @@ impl Headers {
         Ok(self.window.get(from..).and_then(|rest| rest.first_chunk()).copied())
     }
 
+    /// Bytes that were most likely read with a header.
+    pub(super) fn bytes(&self, at: u64, length: usize) -> Result<Vec<u8>, Error> {
+        let near = at.checked_sub(self.window_at).and_then(|from| self.window.get(from as usize..));
+        if let Some(found) = near.and_then(|near| near.get(..length)) {
+            return Ok(found.to_vec());
+        }
+        let mut bytes = vec![0; length];
+        self.read_exact(&mut bytes, at)?;
+        Ok(bytes)
+    }
+
     /// Part of a record's output, for a walk that must look at it.
     pub(super) fn read_exact(&self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
         self.file.read_exact_at(buffer, offset - self.start).map_err(Error::io(&self.path))

@@ -43,7 +43,7 @@ impl SegmentDir {
             let mut records = Vec::new();
             while let Some(record) = headers.next_header()? {
                 // What was written since, or is of no interest, has no place in an answer that counts from the end.
-                if record.0 < walk.end {
+                if record.0 < walk.end && !record.1.is_mark {
                     records.push(record);
                 }
             }

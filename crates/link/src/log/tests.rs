@@ -46,7 +46,7 @@ impl Log {
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
         let time_micros = 1_700_000_000_000_000 + self.end;
-        let header = Header { length: bytes.len() as u32, stream, time_micros };
+        let header = Header { length: bytes.len() as u32, stream, time_micros, is_mark: false };
         let record = Record { offset: self.end, stream, time_micros, bytes: bytes.to_vec() };
         self.raw(&header.encode());
         self.raw(bytes);
@@ -135,7 +135,7 @@ proptest! {
 
     #[test]
     fn any_header_survives_the_round_trip(length in 0..=Header::MAX_LENGTH, stream in streams(), time_micros: u64) {
-        let header = Header { length, stream, time_micros };
+        let header = Header { length, stream, time_micros, is_mark: false };
         prop_assert_eq!(Header::decode(&header.encode()), Some(header));
     }
 
@@ -287,7 +287,7 @@ fn bytes_that_leave_a_hole_are_refused() {
 fn nothing_unfinished_is_shipped() {
     let mut log = Log::new();
     log.write(Stream::Stdout, b"whole");
-    let header = Header { length: 100, stream: Stream::Stdout, time_micros: 1 };
+    let header = Header { length: 100, stream: Stream::Stdout, time_micros: 1, is_mark: false };
     log.raw(&header.encode());
     log.raw(b"half");
     let mut shipper = Shipper::new(log.dir.clone(), 0);
@@ -354,4 +354,55 @@ impl Appender {
     fn dir_starts(&self) -> Vec<u64> {
         self.dir.starts().unwrap()
     }
+}
+
+#[test]
+fn marks_are_found_between_the_output_and_never_among_it() {
+    use muster_model::array::Mark;
+
+    let home = tempfile::tempdir().unwrap();
+    let dir = SegmentDir::new(home.path());
+    let output = |text: &[u8]| {
+        let header =
+            Header { length: text.len() as u32, stream: Stream::Stdout, time_micros: 5, is_mark: false };
+        [&header.encode()[..], text].concat()
+    };
+    let began = |element| Header::mark(&Mark::Began { element }, 7);
+    let ended = |element| Header::mark(&Mark::Ended { element, failure: None, stopped: false }, 9);
+    let first = [began(1), output(b"one\n"), ended(1), began(2), output(&[b'\n'; 40_000])].concat();
+    let second = [output(b"two\n"), ended(2), began(3)].concat();
+    fs::write(dir.segment_path(0), &first).unwrap();
+    fs::write(dir.segment_path(first.len() as u64), &second).unwrap();
+    let (all, end) = dir.marks(0, 100).unwrap();
+    assert_eq!(
+        all.iter().map(|marked| marked.mark.clone()).collect::<Vec<_>>(),
+        [
+            Mark::Began { element: 1 },
+            Mark::Ended { element: 1, failure: None, stopped: false },
+            Mark::Began { element: 2 },
+            Mark::Ended { element: 2, failure: None, stopped: false },
+            Mark::Began { element: 3 },
+        ]
+    );
+    assert_eq!(end, dir.end().unwrap());
+    // What lies between a beginning and an end is the element's output.
+    assert_eq!(all[1].offset - all[0].end, 20);
+    // A few at a time, from where the last look ended, gives the same.
+    let (mut some, mut from) = (Vec::new(), 0);
+    loop {
+        let (found, end) = dir.marks(from, 2).unwrap();
+        if found.is_empty() {
+            break;
+        }
+        some.extend(found);
+        from = end;
+    }
+    assert_eq!((some, from), (all, end));
+    let mut reader = Reader::new(dir.clone(), 0);
+    let read: Vec<Vec<u8>> =
+        std::iter::from_fn(|| reader.next_record().unwrap()).map(|record| record.bytes).collect();
+    assert_eq!(read, [b"one\n".to_vec(), vec![b'\n'; 40_000], b"two\n".to_vec()]);
+    assert_eq!(reader.offset(), end);
+    let tail = dir.tail(1).unwrap();
+    assert_eq!(Reader::new(dir.clone(), tail.offset).next_record().unwrap().unwrap().bytes, b"two\n");
 }

@@ -81,7 +81,7 @@ impl Job {
         now: Timestamp,
     ) -> Result<Applied, Invalid> {
         match self.state {
-            _ if !self.policy.independent => Err(Invalid::Together),
+            _ if !self.policy.independent || self.array.is_some() => Err(Invalid::Together),
             State::Starting | State::Running | State::Suspended => {
                 let mut applied = self.part_with(rank, parting)?;
                 applied.touched.push(rank);
@@ -123,7 +123,7 @@ impl Job {
     /// Whether a member could start anew if there were a place for it.
     pub fn check_start(&self, rank: u32) -> Result<(), Invalid> {
         match self.state {
-            _ if !self.policy.independent => Err(Invalid::Together),
+            _ if !self.policy.independent || self.array.is_some() => Err(Invalid::Together),
             State::Starting | State::Running | State::Suspended => {
                 let task = self.tasks.get(rank as usize).ok_or(Invalid::UnknownRank { rank })?;
                 match task.standing() {
@@ -139,7 +139,15 @@ impl Job {
         }
     }
 
-    pub(super) fn on_start_task(&mut self, rank: u32, placement: Placement) -> Result<Applied, Invalid> {
+    pub(super) fn on_start_task(
+        &mut self,
+        rank: u32,
+        placement: Placement,
+        now: Timestamp,
+    ) -> Result<Applied, Invalid> {
+        if self.array.is_some() {
+            return self.start_lane(rank, placement, now);
+        }
         self.check_start(rank)?;
         self.attempt += 1;
         self.assign(&[rank], vec![placement]);
@@ -148,7 +156,11 @@ impl Job {
             self.started_at = None;
         }
         self.blame();
-        Ok(Applied { touched: vec![rank], effects: vec![Effect::Prepare { ranks: vec![rank] }] })
+        Ok(Applied {
+            touched: vec![rank],
+            effects: vec![Effect::Prepare { ranks: vec![rank] }],
+            ..Applied::default()
+        })
     }
 
     /// What one member's end means for the others: nothing, unless it was the last, or they waited for it.

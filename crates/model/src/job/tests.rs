@@ -11,7 +11,7 @@ mod member;
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn job(nodes: u32, on_failure: OnFailure, retries: Retries) -> Job {
-    let policy = Policy { nodes, on_failure, retries, leader: false, independent: false };
+    let policy = Policy { nodes, on_failure, retries, leader: false, independent: false, array: None };
     Job::new(JobId::from_random(7), policy)
 }
 
@@ -156,6 +156,8 @@ fn columns(event: &Event) -> &'static [&'static str] {
         Event::Resume => &["resume"],
         Event::StopTask { .. } => &["suspend0", "kill0"],
         Event::StartTask { .. } => &["start0"],
+        // Of arrays, which have a table of their own.
+        Event::Marks { .. } | Event::StopLane { .. } => &[],
         Event::GiveUp { .. } => &["giveup"],
         Event::Hold => &["hold"],
         Event::Release => &["release"],
@@ -492,7 +494,9 @@ fn is_of_another_attempt(event: &Event, job: &Job) -> bool {
         Event::TaskSeated { attempt, rank, .. }
         | Event::TaskReady { attempt, rank, .. }
         | Event::TaskStarted { attempt, rank, .. }
-        | Event::TaskEnded { attempt, rank, .. } => *attempt != job.attempt_of(*rank).number,
+        | Event::TaskEnded { attempt, rank, .. }
+        | Event::Marks { attempt, rank, .. }
+        | Event::StopLane { attempt, rank, .. } => *attempt != job.attempt_of(*rank).number,
         Event::Preempt { attempt, .. } => *attempt != job.attempt,
         Event::Admit { .. } | Event::HandOver { .. } | Event::Stop { .. } | Event::Suspend => false,
         Event::StopTask { .. } | Event::StartTask { .. } => false,
@@ -514,7 +518,7 @@ impl Told {
             match effect {
                 Effect::Release { rank } => *self.released.entry(task(*rank)).or_default() += 1,
                 Effect::Launch { ranks } => self.launched.extend(ranks.iter().map(|rank| task(*rank))),
-                Effect::HandOver | Effect::Prepare { .. } | Effect::Stop { .. } => {}
+                Effect::HandOver | Effect::Prepare { .. } | Effect::Stop { .. } | Effect::Grant { .. } => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use super::{
     Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
     MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
-use super::{after, batch, glob, kubernetes, machine, secret};
+use super::{after, array, batch, glob, kubernetes, machine, secret};
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
@@ -88,12 +88,15 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     let command = fields.take("command", command);
     let nodes = fields.take("nodes", |value| whole(value, 1, u64::from(MAX_NODES)));
     let in_place = fields.take("in_place", boolean).unwrap_or(false);
+    let array = fields.take("array", array::array);
     let on =
         fields.take("on", |value| text(value)?.parse::<Target>().map_err(Wrong::value)).unwrap_or_default();
+    let alone = if array.is_some() { OnFailure::Continue } else { OnFailure::default() };
     let spec = JobSpec {
         name: fields.take("name", name),
         kind,
         nodes: nodes.unwrap_or(1) as u32,
+        array,
         resources: fields.nested("resources", resources).unwrap_or_default(),
         image: fields.take("image", text),
         workdir: fields.take("workdir", text),
@@ -112,6 +115,8 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
             .map_or(DEFAULT_PRIORITY, |priority| priority as u32),
         preemptible: fields.take("preemptible", boolean).unwrap_or(false),
         after: fields.nested("after", after::after).unwrap_or_default(),
+        node_labels: fields.take("node_labels", labels).unwrap_or_default(),
+        exclude: fields.take("exclude", nodes_named).unwrap_or_default(),
         hold: fields.take("hold", boolean).unwrap_or(false),
         retries: fields.nested("retries", retries).unwrap_or_default(),
         timeout: fields.take("timeout", positive_duration),
@@ -121,7 +126,8 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
             .take("on_failure", |value| {
                 one_of(value, &[("stop", OnFailure::Stop), ("continue", OnFailure::Continue)])
             })
-            .unwrap_or_default(),
+            // One element says nothing about the others.
+            .unwrap_or(alone),
         outputs: fields.take("outputs", patterns).unwrap_or_default(),
         endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
         volumes: fields.nested("volumes", volumes).unwrap_or_default(),
@@ -152,6 +158,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         let message = format!("works only where the code is, on local; this job runs on {}", spec.on);
         fields.error("in_place", Wrong::new(FieldCode::NotSupported, message));
     }
+    array::refuse(&spec).into_iter().for_each(|(field, wrong)| fields.error(field, wrong));
     let twice = spec.secrets.iter().filter_map(|secret| secret.env.as_ref());
     if let Some(name) = twice.into_iter().find(|name| spec.env.contains_key(*name)) {
         let message = format!("`{name}` is a secret of this job as well; leave one of the two out");
@@ -185,6 +192,21 @@ pub(super) fn texts(value: Value) -> Result<Vec<String>, Wrong> {
     match value {
         Value::Array(items) => items.into_iter().map(text).collect(),
         other => Ok(vec![text(other)?]),
+    }
+}
+
+/// Who wants to leave out more nodes than this wants a label.
+const MAX_EXCLUDED: usize = 1000;
+
+fn nodes_named(value: Value) -> Result<Vec<String>, Wrong> {
+    let named = texts(value)?;
+    if named.len() > MAX_EXCLUDED {
+        let message = format!("names {} nodes; at most {MAX_EXCLUDED} are allowed", named.len());
+        return Err(Wrong::new(FieldCode::OutOfRange, message));
+    }
+    match named.iter().find(|name| !is_label(name)) {
+        Some(wrong) => Err(Wrong::value(format!("`{}` cannot be the name of a node", clipped(wrong)))),
+        None => Ok(named),
     }
 }
 

@@ -40,12 +40,14 @@ fn full() -> (Value, JobSpec) {
         "secrets": ["HF_TOKEN"],
         "batch": {"script": "#!/bin/sh\n", "ntasks": "8", "output": "%j.out", "options": ["--qos=high"]},
         "k8s": {"user": 1000, "node_selector": {"zone": "a"}},
+        "node_labels": {"rack": "r1"}, "exclude": "h3",
     });
     let gpus = DeviceRequest { vendor: None, model: Some("H100".into()), count: 8 };
     let spec = JobSpec {
         name: Some("bert-large".into()),
         kind: Kind::Training,
         nodes: 4,
+        array: None,
         resources: Resources {
             cpus: Some(7.5),
             memory: Some(16 << 30),
@@ -97,6 +99,8 @@ fn full() -> (Value, JobSpec) {
         clean_env: true,
         exclusive: false,
         without_volumes: false,
+        node_labels: [("rack".into(), "r1".into())].into(),
+        exclude: vec!["h3".into()],
         labels: BTreeMap::new(),
     };
     (value, spec)
@@ -428,6 +432,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                 }),
                 name,
                 nodes,
+                array: None,
                 resources,
                 image,
                 env,
@@ -436,6 +441,8 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                 priority,
                 preemptible,
                 after: exclusive.then(|| After { job: "job_1".into(), on: On::Failed }).into_iter().collect(),
+                node_labels: labels.clone(),
+                exclude: if exclusive { vec!["node_gpu.h1".into()] } else { Vec::new() },
                 hold: keep_going,
                 retries,
                 timeout,

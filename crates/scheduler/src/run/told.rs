@@ -51,7 +51,7 @@ impl Scheduler {
         let seat = self.runs[ix].seats.get_mut(rank as usize).and_then(Option::take);
         self.lay(ix);
         if let Some(seat) = seat {
-            self.pools[self.runs[ix].pool as usize].epoch += 1;
+            self.pools[self.runs[ix].pool as usize].give_back(std::iter::once(seat.node));
             self.forget_node(seat.node);
         }
     }

@@ -8,8 +8,7 @@ use muster_model::{JobId, NodeId};
 use super::report::{Meter, Report};
 use super::trace::{JobLine, Trace};
 use crate::policy::{Millis, Policy};
-use crate::quota::Resource;
-use crate::request::{Change, Fate, Request, Shape, Workspace};
+use crate::request::{Change, Fate, Request, Shape};
 use crate::room::NodeState;
 use crate::state::Scheduler;
 use crate::{Need, Serves};
@@ -173,8 +172,7 @@ impl Trace {
             scheduler.set_node(node(number, line));
         }
         for line in &self.workspaces {
-            let quotas = line.devices.map(|quota| (Resource::Devices, quota)).into_iter().collect();
-            scheduler.set_workspace(&line.name, Workspace { weight: line.weight, quotas });
+            scheduler.set_workspace(&line.name, line.due());
         }
     }
 
@@ -212,6 +210,7 @@ fn request(ix: u32, line: &JobLine, now: Millis) -> Request {
         cpu_millis: (line.cpus * 1000.0) as u64,
         memory_bytes: (line.memory_gib * f64::from(1 << 30)) as u64,
         devices: line.gpus.clone(),
+        exclusive: line.exclusive,
         ..Need::default()
     };
     request

@@ -59,6 +59,7 @@ struct Team {
 pub(super) struct Meter {
     devices: f64,
     now: Millis,
+    last_over: Millis,
     held: f64,
     waiting: u64,
     running: u64,
@@ -83,6 +84,7 @@ impl Meter {
         Self {
             devices: devices as f64,
             now: 0,
+            last_over: 0,
             held: 0.0,
             waiting: 0,
             running: 0,
@@ -151,6 +153,7 @@ impl Meter {
 
     pub fn ends(&mut self) {
         self.over += 1;
+        self.last_over = self.now;
     }
 
     pub fn preempted(&mut self, job: &JobLine, lost: Millis) {
@@ -171,7 +174,7 @@ impl Meter {
             jobs,
             over: self.over,
             starts: self.starts,
-            span: self.now as f64 / 1000.0,
+            span: self.last_over as f64 / 1000.0,
             utilisation: part(self.used, self.there),
             waits: percentiles(&mut self.waits),
             gang_waits: percentiles(&mut self.gang_waits),

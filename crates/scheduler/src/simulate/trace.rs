@@ -6,7 +6,8 @@ use muster_model::node::{Capacity, Device, Vendor};
 use muster_model::quantity::DeviceRequest;
 use serde::{Deserialize, Serialize};
 
-use crate::quota::Quota;
+use crate::quota::{Quota, Resource};
+use crate::request::Workspace;
 
 /// Nodes of one make.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,16 @@ pub struct NodeLine {
     /// How many of them share a rack.
     #[serde(default = "rack")]
     pub rack: u32,
+    /// Places for tasks that ask for neither CPUs nor devices; plenty, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+}
+
+impl NodeLine {
+    /// A node without devices.
+    pub fn new(cpus: u32, memory_gib: u64) -> Self {
+        Self { count: 1, cpus, memory_gib, devices: 0, model: any_model(), rack: rack(), slots: None }
+    }
 }
 
 /// What a workspace is due.
@@ -40,8 +51,41 @@ pub struct WorkspaceLine {
     #[serde(default = "weight")]
     pub weight: f64,
     /// Its quota of devices of all models; none, if absent.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Quota>,
+    /// Its quota of CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Quota>,
+    /// Its quota of memory, in GiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<Quota>,
+    /// Its quotas of devices by model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, Quota>,
+}
+
+impl WorkspaceLine {
+    /// A workspace with no quota, and the usual weight.
+    pub fn new(name: String) -> Self {
+        Self { name, weight: weight(), devices: None, cpus: None, memory_gib: None, models: BTreeMap::new() }
+    }
+
+    /// What the scheduler is told of it.
+    pub(crate) fn due(&self) -> Workspace {
+        let scaled = |quota: &Quota, by: u64| Quota {
+            nominal: quota.nominal.saturating_mul(by),
+            borrow: quota.borrow.map(|most| most.saturating_mul(by)),
+            lend: quota.lend.map(|most| most.saturating_mul(by)),
+        };
+        let plain = [
+            (Resource::Devices, self.devices.as_ref(), 1),
+            (Resource::Cpu, self.cpus.as_ref(), 1000),
+            (Resource::Memory, self.memory_gib.as_ref(), 1 << 30),
+        ];
+        let plain = plain.into_iter().filter_map(|(of, quota, by)| Some((of, scaled(quota?, by))));
+        let models = self.models.iter().map(|(model, quota)| (Resource::Model(model.clone()), *quota));
+        Workspace { weight: self.weight, quotas: plain.chain(models).collect() }
+    }
 }
 
 /// A job.
@@ -79,6 +123,9 @@ pub struct JobLine {
     /// It may be ended for others.
     #[serde(default)]
     pub preemptible: bool,
+    /// Each task has a node of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
     /// How often it saves what it has done, in seconds; never, if absent.
     #[serde(default)]
     pub saves: Option<f64>,
@@ -216,8 +263,8 @@ impl NodeLine {
         };
         Capacity {
             cpu_millis: u64::from(self.cpus) * 1000,
-            memory_bytes: self.memory_gib << 30,
-            slots: self.cpus * 32,
+            memory_bytes: self.memory_gib.saturating_mul(1 << 30),
+            slots: self.slots.unwrap_or(self.cpus.saturating_mul(32)),
             devices: (0..self.devices).map(device).collect(),
         }
     }

@@ -2,11 +2,14 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use muster_model::node::Device;
 use muster_model::task::Placement;
 
 use super::{Class, Group, Kind, Member, Person, Pool, Scheduler};
+use crate::fit::Need;
+use crate::known::Bulk;
 use crate::queue::{Lanes, MemberIx, ShapeIx};
 use crate::quota::{Dim, FIRST_MODEL};
 use crate::request::Request;
@@ -28,6 +31,9 @@ impl Scheduler {
                 room: Room::default(),
                 nodes: BTreeSet::new(),
                 epoch: 0,
+                freed: Vec::new(),
+                releases: 0,
+                base: 0,
                 layout: 0,
                 reserved: [None, None],
                 preemptible: BTreeSet::new(),
@@ -123,7 +129,10 @@ impl Scheduler {
             }
             None => {
                 self.classes[class].users += 1;
-                let group = Group { class, size, lanes: Lanes::default(), blocked_at: None, users: 1 };
+                let pool = self.classes[class].pool;
+                let bulk = Bulk::new(&request.need, size);
+                let lanes = Lanes::default();
+                let group = Group { class, size, pool, bulk, lanes, blocked_at: None, users: 1 };
                 let ix = self.groups.insert(group);
                 self.group_index.insert((class, size), ix);
                 ix
@@ -146,18 +155,21 @@ impl Scheduler {
         self.classes[ix].users -= 1;
         if self.classes[ix].users == 0 {
             let class = self.classes.remove(ix);
-            self.class_index.remove(&class.key);
+            self.class_index.remove(&class.key());
+            if let Some((_, classes)) = self.families.get_mut(&class.family_key) {
+                *classes -= 1;
+                if *classes == 0 {
+                    self.families.remove(&class.family_key);
+                }
+            }
         }
     }
 
     fn class(&mut self, request: &Request) -> u32 {
         let pool = self.pool(&request.pool);
         let Request { need, labels, exclude, .. } = request;
-        let devices = need.devices.as_ref().map(ToString::to_string);
-        let key = format!(
-            "{pool} {} {} {devices:?} {} {:?} {:?} {labels:?} {exclude:?}",
-            need.cpu_millis, need.memory_bytes, need.exclusive, need.account, need.volumes
-        );
+        let (family_key, family) = self.family(pool, request);
+        let key = (family, need.cpu_millis, need.memory_bytes, need.device_count());
         if let Some(ix) = self.class_index.get(&key) {
             return *ix;
         }
@@ -165,8 +177,12 @@ impl Scheduler {
         if let Some(model) = need.devices.as_ref().and_then(|request| request.model.clone()) {
             self.dim(&model);
         }
+        if let Some((_, classes)) = self.families.get_mut(&family_key) {
+            *classes += 1;
+        }
         let class = Class {
-            key: key.clone(),
+            family,
+            family_key,
             pool,
             need: need.clone(),
             labels: labels.clone(),
@@ -177,6 +193,25 @@ impl Scheduler {
         let ix = self.classes.insert(class);
         self.class_index.insert(key, ix);
         ix
+    }
+
+    /// What a request has in common with all that differ from it in amounts only.
+    fn family(&mut self, pool: u32, request: &Request) -> (Arc<str>, u32) {
+        let Request { need, labels, exclude, .. } = request;
+        let Need { exclusive, account, volumes, .. } = need;
+        let devices = need.devices.as_ref().map(|devices| (devices.vendor, &devices.model));
+        let by_slots = need.slots() > 0;
+        let key = format!(
+            "{pool} {devices:?} {exclusive} {by_slots} {account:?} {volumes:?} {labels:?} {exclude:?}"
+        );
+        if let Some((known, (family, _))) = self.families.get_key_value(key.as_str()) {
+            return (known.clone(), *family);
+        }
+        let key: Arc<str> = key.into();
+        let family = self.next_family;
+        self.next_family = self.next_family.wrapping_add(1);
+        self.families.insert(key.clone(), (family, 0));
+        (key, family)
     }
 
     pub(crate) fn placement(&self, node: NodeIx, devices: &[u32]) -> Placement {

@@ -36,13 +36,13 @@ fn every_tier_is_told_apart() {
     assert_eq!(tell(&mut world, 4, poor).0, Some(Tier::NeverAllowed));
     let poor = |it: &mut crate::Request| it.workspace = "poor".into();
     assert_eq!(tell(&mut world, 5, poor).0, None, "it runs");
-    assert_eq!(tell(&mut world, 6, poor).0, Some(Tier::OverQuota));
+    assert_eq!(tell(&mut world, 6, poor).0, Some(Tier::OutOfQuota));
     let bobs = |it: &mut crate::Request| it.user = "bob".into();
     assert_eq!(tell(&mut world, 7, bobs).0, None, "it runs");
     assert_eq!(tell(&mut world, 8, bobs).0, Some(Tier::UserLimit));
     let six = |it: &mut crate::Request| it.need.devices = Some("4".parse().unwrap());
     assert_eq!(tell(&mut world, 9, six).0, None, "it runs");
-    assert_eq!(tell(&mut world, 10, six).0, Some(Tier::WaitingForCapacity));
+    assert_eq!(tell(&mut world, 10, six).0, Some(Tier::NoCapacity));
     let one = |it: &mut crate::Request| it.need.devices = Some("2".parse().unwrap());
     assert_eq!(tell(&mut world, 11, one).0, Some(Tier::BehindOthers));
     let account = |it: &mut crate::Request| it.need.volumes = vec!["data".into()];
@@ -69,7 +69,7 @@ fn an_estimate_names_the_job_that_ends() {
     let one = world.submit(gang(4, 1, 1));
     world.pass();
     let told = world.scheduler.explain(&both, world.now).unwrap();
-    assert_eq!((told.tier, told.ahead), (Tier::WaitingForCapacity, Some(0)));
+    assert_eq!((told.tier, told.ahead), (Tier::NoCapacity, Some(0)));
     let estimate = told.estimate.unwrap();
     assert_eq!(estimate.at, world.now + 120_000);
     assert_eq!(estimate.when_ends, muster_model::JobId::from_random(2));

@@ -41,6 +41,30 @@ fn the_highest_priority_goes_first_and_then_whoever_has_had_least() {
 }
 
 #[test]
+fn nobody_has_all_the_turns_because_room_was_kept_for_them_once() {
+    let mut world = world(1, 2);
+    (1..=9).for_each(|number| drop(world.submit(gang(number, 1, 1))));
+    let mut running = ids(&world.pass());
+    // Bob's need another thing besides, so they are not in one line with ann's.
+    for number in 11..=13 {
+        let mut bobs = gang(number, 1, 1);
+        (bobs.user, bobs.need.cpu_millis) = ("bob".into(), 1000);
+        world.submit(bobs);
+    }
+    let mut order = Vec::new();
+    while !running.is_empty() {
+        world.now += MINUTE;
+        world.end(&(running.remove(0), 0), Fate::Over);
+        let started = ids(&world.pass());
+        order.extend(started.iter().cloned());
+        running.extend(started);
+    }
+    let bobs: Vec<JobId> = (11..=13).map(JobId::from_random).collect();
+    let last = order.iter().rposition(|job| bobs.contains(job)).unwrap();
+    assert!(last < 6, "bob's third is the {}th of {order:?}", last + 1);
+}
+
+#[test]
 fn what_was_used_is_forgotten_by_half_in_every_half_life() {
     let mut world = world(2, 4);
     let half_life = 7 * 24 * 60 * MINUTE;
@@ -253,6 +277,22 @@ fn small_jobs_fill_gaps_only_if_they_are_gone_in_time() {
 }
 
 #[test]
+fn elements_that_are_taken_back_leave_nothing_that_was_kept_for_them() {
+    let mut world = world(1, 2);
+    let mut many = gang(1, 1, 1);
+    many.shape = Shape::Many { elements: vec![0..=9], at_once: 10 };
+    let many = world.submit(many);
+    assert_eq!(world.pass().starts.len(), 2);
+    assert!(world.pass().starts.is_empty(), "room is kept for the third");
+    world.scheduler.withdraw(&many);
+    world.end(&(many.clone(), 1), Fate::Over);
+    assert!(world.pass().starts.is_empty(), "nobody wants it any more");
+    world.end(&(many, 0), Fate::Over);
+    let after = world.submit(gang(2, 1, 2));
+    assert_eq!(ids(&world.pass()), [after], "all of it is free again");
+}
+
+#[test]
 fn elements_start_as_they_fit_and_never_more_at_once_than_they_may() {
     let mut world = world(1, 4);
     let mut many = gang(1, 1, 1);
@@ -360,6 +400,92 @@ fn a_node_that_goes_away_breaks_what_was_promised_there() {
     assert!(world.pass().starts.is_empty());
     world.cordon(0, true);
     assert_eq!(ids(&world.pass()), [high]);
+}
+
+#[test]
+fn a_node_that_has_less_than_it_had_breaks_what_was_promised_there() {
+    let mut world = world(1, 4);
+    let mut low = gang(1, 1, 4);
+    (low.priority, low.preemptible) = (1, true);
+    world.submit(low);
+    world.pass();
+    world.now += 1;
+    let high = world.submit(gang(2, 1, 4));
+    assert_eq!(world.pass().preemptions.len(), 1);
+    let id = node_id(0);
+    let state = world.nodes.get_mut(&id).unwrap();
+    state.capacity.devices.pop();
+    world.scheduler.set_node(state.clone());
+    world.leave();
+    assert!(!ids(&world.pass()).contains(&high), "one of its four devices is gone");
+}
+
+#[test]
+fn nobody_waits_behind_what_never_starts() {
+    let mut world = world(2, 4);
+    world.quota("poor", &[(Resource::Devices, Quota::fixed(0))]);
+    for id in 1..40 {
+        let mut request = gang(id, 1, 4);
+        match id % 2 {
+            0 => request.need.devices = Some("5".parse().unwrap()),
+            _ => request.workspace = "poor".into(),
+        }
+        world.submit(request);
+    }
+    let mut low = gang(50, 2, 4);
+    low.priority = 1;
+    let low = world.submit(low);
+    for id in 100..140 {
+        let small = world.submit(gang(id, 1, 4));
+        world.pass();
+        world.now += 30 * MINUTE;
+        if id >= 102 && world.running.contains_key(&(JobId::from_random(id - 2), 0)) {
+            world.end(&(JobId::from_random(id - 2), 0), Fate::Over);
+        }
+        if world.first_start.contains_key(&low) {
+            return;
+        }
+        drop(small);
+    }
+    panic!("a gang of low priority never had its turn");
+}
+
+#[test]
+fn jobs_that_all_need_something_else_are_started_as_if_they_needed_the_same() {
+    let mut world = world(8, 4);
+    for id in 1..400 {
+        let mut request = gang(id, 1 + (id % 3) as u32, (id % 5) as u32);
+        request.need.cpu_millis = 1000 + id * 7;
+        request.need.memory_bytes = (1 << 30) + id * 1_000_003;
+        request.user = format!("user-{}", id % 7);
+        request.expected = (id % 2 == 0).then_some(id * MINUTE);
+        world.submit(request);
+    }
+    for _ in 0..600 {
+        world.pass();
+        let Some(key) = world.running.keys().next().cloned() else { break };
+        world.end(&key, Fate::Over);
+        world.now += MINUTE;
+    }
+    assert!(world.requests.is_empty(), "{} never started", world.requests.len());
+    world.finish();
+}
+
+#[test]
+fn numbers_beyond_all_measure_are_numbers() {
+    let mut world = world(1, 4);
+    for workspace in ["red", "blue"] {
+        world.quota(workspace, &[(Resource::Memory, Quota::shared(u64::MAX))]);
+    }
+    let mut request = gang(1, u32::MAX, 0);
+    (request.workspace, request.need.memory_bytes) = ("red".into(), u64::MAX / 2);
+    request.pool = super::world::DELEGATING.into();
+    world.submit(request.clone());
+    (request.job, request.pool) = (JobId::from_random(2), POOL.into());
+    world.submit(request);
+    let plan = world.scheduler.pass(world.now);
+    assert_eq!(ids(&plan), [JobId::from_random(1)]);
+    assert!(world.scheduler.explain(&JobId::from_random(2), world.now).is_some());
 }
 
 #[test]

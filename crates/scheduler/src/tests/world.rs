@@ -7,14 +7,21 @@ use muster_model::task::Placement;
 use muster_model::{JobId, NodeId};
 
 use crate::{
-    Cause, Fate, Millis, NodeState, Plan, Policy, Quota, Request, Resource, Scheduler, Serves, Shape,
-    Standing, User, Workspace,
+    Cause, Fate, Millis, Need, NodeState, Plan, Policy, Quota, Request, Resource, Running, Scheduler, Serves,
+    Shape, Standing, User, Workspace,
 };
 
 pub(super) const POOL: &str = "pool";
+/// A pool with a scheduler of its own, which has no nodes here.
+pub(super) const DELEGATING: &str = "slurm";
 
 pub(super) fn node_id(number: usize) -> NodeId {
     format!("node_n{number}").parse().unwrap()
+}
+
+/// The number of a node that was numbered.
+fn number(id: &NodeId) -> usize {
+    id.as_str().trim_start_matches("node_n").parse().unwrap()
 }
 
 pub(super) fn node(number: usize, cpus: u64, devices: &[(&str, u32)]) -> NodeState {
@@ -55,9 +62,12 @@ pub(super) fn ids(plan: &Plan) -> Vec<JobId> {
 #[derive(Debug, Clone)]
 pub(super) struct Runs {
     pub places: Vec<Placement>,
+    /// What each counted for when it started.
+    pub cpus: Vec<u64>,
     pub since: Millis,
     pub leaves_for: Option<JobId>,
     pub borrows: bool,
+    pub is_delegated: bool,
 }
 
 /// What is true, kept apart from what the scheduler thinks.
@@ -66,22 +76,30 @@ pub(super) struct World {
     pub policy: Policy,
     pub now: Millis,
     pub nodes: BTreeMap<NodeId, NodeState>,
+    /// The CPUs that each node had at first.
+    whole: Vec<u64>,
     pub requests: BTreeMap<JobId, Request>,
     pub running: BTreeMap<(JobId, u32), Runs>,
     pub quotas: BTreeMap<String, BTreeMap<Resource, Quota>>,
     pub limits: BTreeMap<String, u32>,
     pub preempted: BTreeMap<(JobId, u32), Vec<Millis>>,
     pub first_start: BTreeMap<JobId, Millis>,
+    /// Elements that are over.
+    pub over: BTreeMap<JobId, BTreeSet<u32>>,
+    /// A quota was changed, and may be less than what is in use.
+    pub is_requoted: bool,
 }
 
 impl World {
     pub fn new(policy: Policy, nodes: Vec<NodeState>) -> Self {
         let mut scheduler = Scheduler::new(policy.clone());
         nodes.iter().for_each(|node| scheduler.set_node(node.clone()));
+        scheduler.set_pool(DELEGATING, true);
         Self {
             scheduler,
             policy,
             now: 1_000_000,
+            whole: nodes.iter().map(|node| node.capacity.cpu_millis).collect(),
             nodes: nodes.into_iter().map(|node| (node.node.clone(), node)).collect(),
             requests: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -89,6 +107,8 @@ impl World {
             limits: BTreeMap::new(),
             preempted: BTreeMap::new(),
             first_start: BTreeMap::new(),
+            over: BTreeMap::new(),
+            is_requoted: false,
         }
     }
 
@@ -117,6 +137,65 @@ impl World {
         self.scheduler.set_node(node.clone());
     }
 
+    /// A node has half of its CPUs, or all of them again.
+    /// Not one that somebody has alone: what that counts for is what the node had then, until a restart counts it anew.
+    pub fn shrink(&mut self, number: usize, is_less: bool) {
+        let id = node_id(number);
+        let is_here = |runs: &Runs| runs.places.iter().any(|place| place.node == id);
+        let is_alone = |(key, runs): (&(JobId, u32), &Runs)| {
+            is_here(runs) && self.requests.get(&key.0).is_some_and(|request| request.need.exclusive)
+        };
+        if self.running.iter().any(is_alone) {
+            return;
+        }
+        let whole = self.whole[number];
+        let node = self.nodes.get_mut(&node_id(number)).unwrap();
+        node.capacity.cpu_millis = if is_less { whole / 2 } else { whole };
+        self.scheduler.set_node(node.clone());
+    }
+
+    /// What a server does that was restarted: everything that it knows is told again. Whom others were to make room for, it has
+    /// forgotten.
+    pub fn restart(&mut self) {
+        let mut again = Scheduler::new(self.policy.clone());
+        again.set_pool(DELEGATING, true);
+        self.nodes.values().for_each(|node| again.set_node(node.clone()));
+        for (workspace, quotas) in &self.quotas {
+            again.set_workspace(workspace, Workspace { weight: 1.0, quotas: quotas.clone() });
+        }
+        for (user, most) in &self.limits {
+            again.set_user(user, User { weight: 1.0, max_running: Some(*most) });
+        }
+        again.restore(&self.scheduler.usage(self.now));
+        for (job, request) in &self.requests {
+            let mut request = request.clone();
+            if let Shape::Many { elements, .. } = &mut request.shape {
+                let over = self.over.get(job);
+                let is_left = |element: &u32| over.is_none_or(|over| !over.contains(element));
+                let left = elements.iter().cloned().flatten().filter(is_left);
+                *elements = left.map(|element| element..=element).collect();
+            }
+            let ended = self.preempted.iter().filter(|((id, _), _)| id == job);
+            request.preempted =
+                ended.flat_map(|((_, element), at)| at.iter().map(|at| (*element, *at))).collect();
+            again.submit(request);
+        }
+        for ((job, element), run) in &self.running {
+            let size = if let Shape::Gang(size) = self.requests[job].shape { size as usize } else { 1 };
+            let mut placements: Vec<Option<Placement>> = run.places.iter().cloned().map(Some).collect();
+            placements.resize(if run.is_delegated { 0 } else { size }, None);
+            again.started(Running {
+                job: job.clone(),
+                element: *element,
+                placements,
+                started_at: run.since,
+                saved_at: None,
+                is_leaving: run.leaves_for.is_some(),
+            });
+        }
+        self.scheduler = again;
+    }
+
     /// A pass, with everything that it decides checked and taken over.
     pub fn pass(&mut self) -> Plan {
         let plan = self.scheduler.pass(self.now);
@@ -134,7 +213,9 @@ impl World {
         let request = self.requests.get(&job).expect("only what was submitted starts");
         assert_eq!(request.standing, Standing::Ready, "{job} is not to be considered");
         let size = if let Shape::Gang(size) = request.shape { size } else { 1 };
-        assert_eq!(places.len(), size as usize, "a gang is whole or absent");
+        let is_delegated = request.pool == DELEGATING;
+        let expected = if is_delegated { 0 } else { size };
+        assert_eq!(places.len(), expected as usize, "a gang is whole or absent");
         let mut models = BTreeSet::new();
         for place in &places {
             let node = &self.nodes[&place.node];
@@ -155,8 +236,18 @@ impl World {
             }
         }
         assert!(models.len() <= 1 || request.need.exclusive, "a gang's devices are of one model");
+        for place in &places {
+            let node = &self.nodes[&place.node];
+            let here: u64 = self.claimed(&node.node, |need| need.cpu_millis);
+            let own =
+                places.iter().filter(|it| it.node == place.node).count() as u64 * request.need.cpu_millis;
+            assert!(own == 0 || here + own <= node.capacity.cpu_millis, "CPUs of {}", place.node);
+        }
         let before = self.used();
-        let runs = Runs { places, since: self.now, leaves_for: None, borrows: false };
+        let whole = request.need.exclusive;
+        let each = |place: &Placement| self.nodes[&place.node].capacity.cpu_millis;
+        let cpus = places.iter().map(|it| if whole { each(it) } else { request.need.cpu_millis }).collect();
+        let runs = Runs { places, cpus, since: self.now, leaves_for: None, borrows: false, is_delegated };
         assert!(self.running.insert((job.clone(), element), runs).is_none(), "{job} runs already");
         self.first_start.entry(job.clone()).or_insert(self.now);
         let (after, workspace) = (self.used(), self.requests[&job].workspace.clone());
@@ -169,7 +260,18 @@ impl World {
             let key = (workspace.clone(), resource.clone());
             more(resource) && after.get(&key).copied().unwrap_or(0) > quota.nominal
         });
+        for (resource, quota) in quotas.iter().filter(|(resource, _)| more(resource)) {
+            let used = after.get(&(workspace.clone(), resource.clone())).copied().unwrap_or(0);
+            assert!(used <= quota.most(), "{workspace} gets {used} of {resource:?}");
+        }
         self.running.get_mut(&(job, element)).unwrap().borrows = beyond;
+    }
+
+    /// What all tasks on a node have of something.
+    fn claimed(&self, node: &NodeId, of: impl Fn(&Need) -> u64) -> u64 {
+        let runs = self.running.iter();
+        let tasks = |run: &Runs| run.places.iter().filter(|place| place.node == *node).count() as u64;
+        runs.map(|((job, _), run)| tasks(run) * of(&self.requests[job].need)).sum()
     }
 
     fn check_victim(&mut self, preemption: &crate::Preemption) {
@@ -195,6 +297,9 @@ impl World {
 
     pub fn end(&mut self, key: &(JobId, u32), fate: Fate) {
         self.running.remove(key).expect("it ran");
+        if fate == Fate::Over {
+            self.over.entry(key.0.clone()).or_default().insert(key.1);
+        }
         self.scheduler.ended(&key.0, key.1, fate, self.now);
         let is_gang = matches!(self.requests[&key.0].shape, Shape::Gang(_));
         if fate == Fate::Over && is_gang {
@@ -218,10 +323,22 @@ impl World {
             let mut add = |resource: Resource, amount: u64| {
                 *used.entry((request.workspace.clone(), resource)).or_insert(0) += amount;
             };
-            for place in &run.places {
+            if run.is_delegated {
+                let size = if let Shape::Gang(size) = request.shape { u64::from(size) } else { 1 };
+                let devices = request.need.device_count() as u64 * size;
+                add(Resource::Cpu, request.need.cpu_millis * size);
+                add(Resource::Memory, request.need.memory_bytes * size);
+                add(Resource::Devices, devices);
+                if let Some(model) = request.need.devices.as_ref().and_then(|it| it.model.as_ref()) {
+                    add(Resource::Model(model.to_ascii_lowercase()), devices);
+                }
+            }
+            for (place, cpus) in run.places.iter().zip(&run.cpus) {
                 let node = &self.nodes[&place.node];
                 let whole = request.need.exclusive;
-                add(Resource::Cpu, if whole { node.capacity.cpu_millis } else { request.need.cpu_millis });
+                let memory = if whole { node.capacity.memory_bytes } else { request.need.memory_bytes };
+                add(Resource::Memory, memory);
+                add(Resource::Cpu, *cpus);
                 add(Resource::Devices, place.devices.len() as u64);
                 for index in &place.devices {
                     let device = node.capacity.devices.iter().find(|it| it.index == *index).unwrap();
@@ -248,7 +365,9 @@ impl World {
                     devices.extend(place.devices.iter().copied());
                 }
             }
-            assert!(cpu <= node.capacity.cpu_millis, "CPUs of {}", node.node);
+            // What shrinks under what runs there is nobody's fault; nothing new comes there then.
+            let had = self.whole[number(&node.node)];
+            assert!(cpu <= had, "CPUs of {}", node.node);
             assert!(memory <= node.capacity.memory_bytes && slots <= node.capacity.slots);
             assert!(alone == 0 || tasks == 1, "somebody is beside one that has {} alone", node.node);
             let all = devices.len();
@@ -256,7 +375,9 @@ impl World {
             devices.dedup();
             assert_eq!(devices.len(), all, "a device of {} is given twice", node.node);
         }
-        self.check_quotas();
+        if !self.is_requoted {
+            self.check_quotas();
+        }
         for (user, most) in &self.limits {
             let theirs = self.running.keys().filter(|(job, _)| self.requests[job].user == *user).count();
             assert!(theirs <= *most as usize, "{user} runs {theirs} of {most}");

@@ -17,6 +17,7 @@ use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::{ConnectionId, Reply};
 use super::live::{Connection, Ended, Node};
+use super::schedule::millis;
 use crate::keeper::Word;
 
 impl Core {
@@ -56,6 +57,7 @@ impl Core {
         self.on_seated(&hello.node, &hello.capacity, batch, now);
         self.tell_keeper(Word::Arrived(hello.node.clone()));
         self.parts.starts.close(&hello.node);
+        self.untold.nodes.insert(hello.node.clone());
         self.reconcile(hello, same, batch, now);
         self.dirty = true;
     }
@@ -80,15 +82,10 @@ impl Core {
         // One that is root's becomes whom it is told to. An older one does not know how, and does not say what it lacks.
         let is_anybody = hello.account.uid == 0 && hello.protocol >= 3;
         let only = (!is_anybody).then(|| hello.account.name.clone());
-        node.free.serves = Serves { only, lacks: None };
+        node.serves = Serves { only, lacks: None };
         node.lost_at = None;
         node.is_doubted = false;
-        if node.allocation.is_some() {
-            node.free.capacity = hello.capacity.clone();
-        } else if node.free.capacity != hello.capacity {
-            node.free.capacity = hello.capacity.clone();
-            self.rebuild();
-        }
+        node.capacity = hello.capacity.clone();
     }
 
     /// Compares what the agent has with what it should have.
@@ -138,6 +135,7 @@ impl Core {
         }
         self.repeat_stop(task, batch);
         self.introduce_again(task, batch);
+        self.grant_again(task, batch);
     }
 
     /// A task that runs was ready before. A server that launched it and ended before that was written down hears of it
@@ -161,7 +159,9 @@ impl Core {
     /// A node that came back in the middle of a stop may not have heard of it.
     fn repeat_stop(&self, task: &TaskId, batch: &mut Batch) {
         let Some(live) = self.jobs.get(&task.attempt.job) else { return };
-        let stopping = |known: &&Task| live.job.state == State::Stopping || known.parting.is_some();
+        let is_leaving = live.job.is_leaving(task.rank);
+        let stopping =
+            |known: &&Task| live.job.state == State::Stopping || known.parting.is_some() || is_leaving;
         let known = live.job.tasks.get(task.rank as usize).filter(stopping);
         if let Some(known) = known.filter(|known| known.attempt == task.attempt.number && !known.is_over()) {
             let grace_ms = live.spec.grace.as_millis() as u64;
@@ -253,6 +253,7 @@ impl Core {
             ToServer::Ended { task, end, at } => {
                 if self.nodes.get_mut(node).is_some_and(|node| node.stale.remove(&task)) {
                     self.node_mut(node).refresh();
+                    self.untold.nodes.insert(node.clone());
                     self.dirty = true;
                 }
                 if !self.is_expected(node, &task) {
@@ -265,16 +266,21 @@ impl Core {
                 }
                 let at = stored(at);
                 let Some(end) = self.judge(node, &task, end, at, batch, now) else { return };
+                if !self.may_end(&task, &end, at, batch, now) {
+                    return;
+                }
                 let event = Event::TaskEnded { attempt: task.attempt.number, rank: task.rank, end, at };
                 (task, event)
             }
             ToServer::Outputs { task, outputs } => return self.on_outputs(node, task, outputs, batch, now),
             ToServer::Collected { bytes } => return self.on_collected(node, bytes),
             ToServer::Volumes { lacks } => {
-                self.node_mut(node).free.serves.lacks = Some(lacks);
+                self.node_mut(node).serves.lacks = Some(lacks);
+                self.untold.nodes.insert(node.clone());
                 self.dirty = true;
                 return;
             }
+            ToServer::Saved { task, at } => return self.on_saved(node, &task, at),
             ToServer::Hello(_) | ToServer::Metrics(_) | ToServer::Ping => return,
             ToServer::Unsupported { what } => {
                 return tracing::warn!(%node, %what, "the agent does not know a message");
@@ -283,6 +289,14 @@ impl Core {
         // An agent speaks for its own node only.
         if self.is_expected(node, &task) {
             self.apply_quietly(&task.attempt.job, event, batch, now);
+        }
+    }
+
+    /// Less is lost now if the task's job makes room for another.
+    fn on_saved(&mut self, node: &NodeId, task: &TaskId, at: Timestamp) {
+        if self.is_expected(node, task) {
+            let saved = muster_scheduler::Change::Saved { element: 0, at: millis(at) };
+            self.scheduler.change(&task.attempt.job, saved);
         }
     }
 
@@ -302,6 +316,7 @@ impl Core {
         }
         node.connection = None;
         node.refresh();
+        self.untold.nodes.insert(id.clone());
         node.lost_at = lost_after.map(|after| now + after);
         self.timers.extend(node.lost_at);
         if let Some(attempt) = node.allocation.clone() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_api::view::Why;
 use muster_engine::{Family, Gang, Observed, Status, Verdict, Wait};
-use muster_model::job::{Event, State};
+use muster_model::job::{Event, Invalid, State};
 use muster_model::node::Capacity;
 use muster_model::spec::Target;
 use muster_model::task::{Placement, TaskEnd};
@@ -22,8 +22,6 @@ use super::batch::Batch;
 use super::live::{Live, Node};
 use crate::delegate::{News, Word};
 
-/// Gangs handed over in one batch: bounded, so that no batch is long.
-const AT_ONCE: usize = 100;
 /// How long the other scheduler may take to say why it took a place back.
 pub(super) const VERDICT: Duration = Duration::from_secs(30);
 /// How soon it is asked again meanwhile, at first and in the end: most verdicts are there in a moment.
@@ -128,29 +126,9 @@ impl Core {
         own.find(|(_, allocation)| !allocation.is_over()).map(|(_, allocation)| allocation)
     }
 
-    /// Gives waiting jobs to their scheduler, in order. One whose last attempt still has something there waits for that
-    /// to be gone.
-    pub(super) fn hand_over(&mut self, target: &Target, batch: &mut Batch, now: Timestamp) {
-        let mut next = Vec::new();
-        for id in self.queues.get(target).into_iter().flat_map(|queue| queue.values()) {
-            let is_eligible = self.jobs.get(id).is_some_and(|live| live.is_eligible(now));
-            if !is_eligible || self.has_allocation(id) {
-                continue;
-            }
-            let is_deferred = batch.jobs.get(id).is_some_and(|touched| touched.attempt_ended);
-            if is_deferred || next.len() == AT_ONCE {
-                self.dirty = true;
-                continue;
-            }
-            next.push(id.clone());
-        }
-        for id in next {
-            self.hand_over_one(&id, batch, now);
-        }
-    }
-
-    fn hand_over_one(&mut self, id: &JobId, batch: &mut Batch, now: Timestamp) {
-        let Some(live) = self.jobs.get(id).cloned() else { return };
+    /// Gives a waiting job to its scheduler.
+    pub(super) fn hand_over(&mut self, id: &JobId, batch: &mut Batch, now: Timestamp) -> Result<(), Invalid> {
+        let live = self.jobs.get(id).cloned().ok_or(Invalid::Stale)?;
         let attempt = AttemptId { job: id.clone(), number: live.job.attempt + 1 };
         let ranks = live.job.wanted().into_iter();
         let nodes: Vec<NodeId> = ranks.filter_map(|rank| seat(live.target(), &attempt, rank)).collect();
@@ -167,10 +145,9 @@ impl Core {
         batch.first.push(Change::Allocation(Box::new(row.clone())));
         self.adopt_allocation(Allocation::new(row));
         let placements = nodes.into_iter().map(|node| Placement { node, devices: Vec::new() }).collect();
-        if let Err(error) = self.apply(id, Event::HandOver { placements }, batch, now) {
-            tracing::error!(job = %id, %error, "the job could not be handed over");
-        }
+        self.apply(id, Event::HandOver { placements }, batch, now)?;
         batch.event(id, attempt.number, now, "handed_over", json!({ "on": live.target().to_string() }));
+        Ok(())
     }
 
     /// Has an allocation and the nodes of its agents in memory.
@@ -255,7 +232,10 @@ impl Core {
             News::Observed(observed) => self.on_observed(&attempt, observed, batch, now),
         }
         // The next attempt may have waited for it.
-        self.dirty |= self.allocations.get(&attempt).is_some_and(Allocation::is_over);
+        if self.allocations.get(&attempt).is_some_and(Allocation::is_over) {
+            self.untold.jobs.insert(attempt.job.clone());
+            self.dirty = true;
+        }
         self.untended.insert(attempt);
     }
 
@@ -494,5 +474,5 @@ fn why(wait: Wait) -> Why {
     let Wait { code, summary, help, starts_at } = wait;
     let horizon = super::now() + Duration::from_secs(180 * 24 * 3600);
     let starts_at = starts_at.filter(|at| *at < horizon);
-    Why { code: code.into(), summary, help, starts_at, constraint: None }
+    Why { code: code.into(), summary, help, starts_at, ..Why::default() }
 }

@@ -13,12 +13,14 @@ use muster_model::node::Account;
 use muster_model::spec::{JobSpec, Kind, Secret, Target, shell};
 use muster_model::task::{Address, Placement, TaskPhase};
 use muster_model::{AttemptId, JobId, NodeId, Reason, Task, TaskId, Timestamp};
+use muster_scheduler::Fate;
 use serde_json::json;
 
 use super::Core;
 use super::batch::{Answer, Batch};
 use super::input::Reply;
 use super::live::{Ended, Live};
+use super::schedule::millis;
 use super::submit::DEFAULT_WORKSPACE;
 use crate::metrics::Metrics;
 
@@ -31,10 +33,16 @@ impl Core {
         batch: &mut Batch,
         now: Timestamp,
     ) -> Result<(), Invalid> {
+        if let Event::TaskEnded { attempt, rank, .. } = &event {
+            // What its log says of its elements counts before its end does.
+            let task = AttemptId { job: id.clone(), number: *attempt }.task(*rank);
+            self.account(&task, batch, now);
+            self.parked.remove(&task);
+        }
         let Some(live) = self.jobs.get_mut(id) else { return Err(Invalid::Stale) };
         let touched = batch.remember(live);
         let state = live.job.state;
-        let (was_under_way, was_waiting) = (live.job.is_under_way(), live.job.is_waiting());
+        let was_under_way = live.job.is_under_way();
         let ended = event.rank().filter(|_| matches!(event, Event::TaskEnded { .. }));
         let member = member_word(&event, &live.job).zip(event.rank());
         let is_news = matches!(event, Event::TaskReady { .. } | Event::TaskEnded { .. });
@@ -43,8 +51,8 @@ impl Core {
         touched.ranks.extend(&applied.touched);
         touched.moved = true;
         touched.attempt_ended |= was_under_way && !live.job.is_under_way();
-        if live.job.is_waiting() {
-            live.wait_anew();
+        if !applied.elements.is_empty() {
+            batch.elements.push((id.clone(), applied.elements));
         }
         let live = live.clone();
         if self.allocations.contains_key(&live.job.attempt_id()) {
@@ -56,9 +64,7 @@ impl Core {
         if let Some(rank) = ended {
             self.record_task_end(&live, rank, batch, now);
         }
-        if was_waiting != live.job.is_waiting() {
-            self.follow_queue(&live);
-        }
+        self.follow_scheduler(&live, was_under_way, now);
         // Also one that waits again, after it had waited elsewhere.
         if live.job.state != state || (was_under_way && live.job.is_waiting()) {
             self.record_move(&live, state, batch, now);
@@ -71,12 +77,12 @@ impl Core {
         for effect in applied.effects {
             match &effect {
                 Effect::Release { rank } => {
-                    self.release(&live, *rank);
+                    self.release(&live, *rank, now);
                     continue;
                 }
                 Effect::Prepare { ranks } => self.claim(&live, ranks),
                 Effect::HandOver => self.claim_all(&live),
-                Effect::Launch { .. } | Effect::Stop { .. } => {}
+                Effect::Launch { .. } | Effect::Stop { .. } | Effect::Grant { .. } => {}
             }
             batch.effects.push((id.clone(), effect));
         }
@@ -123,22 +129,21 @@ impl Core {
         }
     }
 
-    /// A job came to the queue, or left it.
-    fn follow_queue(&mut self, live: &Live) {
-        if let Some(queue) = self.queues.get_mut(live.target()) {
-            queue.remove(&live.order);
+    /// Has the scheduler know how a job is: that its gang is over at once, the rest before it is next asked.
+    fn follow_scheduler(&mut self, live: &Live, was_under_way: bool, now: Timestamp) {
+        let (id, is_under_way) = (&live.job.id, live.job.is_under_way());
+        if was_under_way && !is_under_way && live.job.array.is_none() {
+            self.scheduler.ended(id, 0, Fate::Over, millis(now));
+            self.note_usage(now);
+            self.dirty = true;
         }
-        self.requeue_if_waiting(live);
+        // The plan has the start of a gang already; who of a group is there may be others than it had.
+        if !is_under_way || live.job.policy.independent {
+            self.untold.jobs.insert(id.clone());
+        }
     }
 
-    pub(super) fn requeue_if_waiting(&mut self, live: &Live) {
-        if live.job.is_waiting() {
-            self.queues.entry(live.target().clone()).or_default().insert(live.order, live.job.id.clone());
-            self.timers.extend(live.job.eligible_at);
-        }
-    }
-
-    /// Counts what the job's tasks hold.
+    /// Has nodes know which tasks are theirs.
     pub(super) fn claim_all(&mut self, live: &Live) {
         self.claim(live, &live.job.ranks(|task| !task.is_over()));
     }
@@ -147,22 +152,19 @@ impl Core {
         for rank in ranks {
             let placement = &live.job.tasks[*rank as usize].placement;
             if let Some(node) = self.nodes.get_mut(&placement.node) {
-                // Whoever gave a gang its places counts what is left.
-                if node.allocation.is_none() {
-                    node.free.claim(live.need(), &placement.devices);
-                }
                 node.tasks.insert(live.job.task_id(*rank));
             }
         }
     }
 
-    fn release(&mut self, live: &Live, rank: u32) {
+    fn release(&mut self, live: &Live, rank: u32, now: Timestamp) {
         let placement = &live.job.tasks[rank as usize].placement;
         if let Some(node) = self.nodes.get_mut(&placement.node) {
-            if node.allocation.is_none() {
-                node.free.release(live.need(), &placement.devices);
-            }
             node.tasks.remove(&live.job.task_id(rank));
+        }
+        match live.job.array {
+            Some(_) => self.release_lane(live, rank, now),
+            None => self.scheduler.task_ended(&live.job.id, 0, rank),
         }
         self.dirty = true;
     }
@@ -231,6 +233,7 @@ impl Core {
                 let grace = grace.unwrap_or(live.spec.grace);
                 ranks.into_iter().for_each(|rank| self.send_stop(&live, rank, grace));
             }
+            Effect::Grant { rank, grant } => self.send_grant(&live, rank, grant),
             Effect::HandOver => {
                 let word = self.word_of_hand_over(&live);
                 word.into_iter().for_each(|word| self.tell_delegate(word));
@@ -246,7 +249,9 @@ impl Core {
         let attempt = live.job.attempt_of(rank);
         let before = attempt.number.checked_sub(1).filter(|number| *number > 0);
         let message = Prepare {
-            previous: before.map(|number| AttemptId { number, ..attempt.clone() }.task(rank)),
+            previous: before
+                .filter(|_| live.job.array.is_none())
+                .map(|number| AttemptId { number, ..attempt.clone() }.task(rank)),
             task: attempt.task(rank),
             bundle: live.bundle.clone().filter(|_| in_place.is_none()),
             outputs: live.spec.outputs.clone(),
@@ -256,7 +261,7 @@ impl Core {
             shared_port: Some(muster_launch::shared_port(&bond(live))),
             devices: task.placement.devices.clone(),
             memory_bytes: live.spec.resources.memory,
-            account: live.need().account.clone(),
+            account: live.need.account.clone(),
             volumes: if self.mounts_itself(live.target()) { Vec::new() } else { self.volumes_of(live) },
         };
         let node = task.placement.node.clone();
@@ -268,22 +273,25 @@ impl Core {
     pub(super) fn directory(&self, live: &Live, node: &NodeId) -> Option<String> {
         match (live.spec.kind, live.target()) {
             (Kind::Machine, Target::Local) => None,
-            (Kind::Machine, _) if live.need().account.is_some() => Some("~".into()),
+            (Kind::Machine, _) if live.need.account.is_some() => Some("~".into()),
             (Kind::Machine, _) => self.nodes.get(node).map(|node| node.account.home.clone()),
             (Kind::Training, _) => live.spec.workdir.clone().filter(|_| live.spec.in_place),
         }
     }
 
     fn send_launch(&mut self, live: &Live, ranks: &[u32]) {
-        let Some(mut gang) = self.gang(live) else { return };
         let environment = match self.parts.readers.environment(&live.job.id) {
             // Who submits to a shared server sits elsewhere, and their variables mean nothing there.
-            _ if live.need().account.is_some() => BTreeMap::new(),
+            _ if live.need.account.is_some() => BTreeMap::new(),
             Ok(environment) => environment.unwrap_or_default(),
             Err(error) => {
                 return tracing::error!(job = %live.job.id, %error, "the environment cannot be read");
             }
         };
+        if live.job.array.is_some() {
+            return self.send_lane_launches(live, ranks, &environment);
+        }
+        let Some(mut gang) = self.gang(live) else { return };
         let (secrets, withheld) = self.secrets_of(&live.spec);
         let all = self.peers(live, &gang);
         // What has started meanwhile, or before, has no need of it.
@@ -303,7 +311,7 @@ impl Core {
     }
 
     /// The values of a job's secrets as they are now, or why its tasks cannot be started.
-    fn secrets_of(&self, spec: &JobSpec) -> (Vec<GivenSecret>, Option<String>) {
+    pub(super) fn secrets_of(&self, spec: &JobSpec) -> (Vec<GivenSecret>, Option<String>) {
         match self.parts.vault.given(&self.parts.readers, spec) {
             Ok(values) => {
                 let given = |(secret, value): (&Secret, Vec<u8>)| GivenSecret {
@@ -334,13 +342,13 @@ impl Core {
         })
     }
 
-    fn member(&self, task: &Task) -> Option<Member> {
+    pub(super) fn member(&self, task: &Task) -> Option<Member> {
         let node = self.nodes.get(&task.placement.node)?;
         Some(Member {
             host: node.host.clone(),
             account: task.address.as_ref()?.account.clone().unwrap_or_else(|| node.account.clone()),
             address: task.address.clone()?,
-            devices: muster_launch::given(&node.free.capacity.devices, &task.placement.devices),
+            devices: muster_launch::given(&node.capacity.devices, &task.placement.devices),
         })
     }
 
@@ -350,7 +358,7 @@ impl Core {
     }
 
     /// How the members of a gang reach each other.
-    fn peers(&self, live: &Live, gang: &Gang) -> Peers {
+    pub(super) fn peers(&self, live: &Live, gang: &Gang) -> Peers {
         let secret = blake3::keyed_hash(&self.parts.gang_key, bond(live).to_string().as_bytes());
         let is_over = |rank: u32| live.job.policy.independent && live.job.tasks[rank as usize].is_over();
         let peer = |(rank, member): (u32, &Member)| Peer {
@@ -379,12 +387,11 @@ impl Core {
     pub(super) fn adopt(&mut self, mut live: Live) {
         self.wait_for_others(&mut live);
         *self.names.entry(title(&live.spec, &live.name)).or_default() += 1;
-        self.requeue_if_waiting(&live);
         self.jobs.insert(live.job.id.clone(), live);
     }
 }
 
-fn launch_of(
+pub(super) fn launch_of(
     live: &Live,
     part: Part,
     task: TaskId,
@@ -408,6 +415,7 @@ fn launch_of(
         peers: peers.then(|| all.clone()),
         secrets: Vec::new(),
         withheld: None,
+        elements: None,
         timeout_ms: live.spec.timeout.map(|timeout| timeout.as_millis() as u64),
         grace_ms: live.spec.grace.as_millis() as u64,
         stop_signal: live.spec.stop_signal,
@@ -461,6 +469,8 @@ fn wish(event: &Event) -> &'static str {
         | Event::Preempt { .. }
         | Event::StopTask { .. }
         | Event::StartTask { .. }
+        | Event::Marks { .. }
+        | Event::StopLane { .. }
         | Event::GiveUp { .. } => "",
     }
 }
@@ -490,8 +500,8 @@ pub(super) fn refusal(invalid: &Invalid, wish: &str) -> Problem {
 /// What happened to one member of a gang whose members come and go, for whoever follows the job.
 fn member_word(event: &Event, job: &Job) -> Option<&'static str> {
     match event {
-        Event::StopTask { .. } => Some("task_stopping"),
-        Event::StartTask { .. } => Some("task_starting"),
+        Event::StopTask { .. } | Event::StopLane { .. } => Some("task_stopping"),
+        Event::StartTask { .. } if job.array.is_none() => Some("task_starting"),
         // Of those that start together, the job's own state says it.
         Event::TaskStarted { .. } if job.state == State::Running => Some("task_running"),
         // Everything else is told by the job's own moves, or by the end of the task.

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
+use muster_model::array::Element;
 use muster_model::job::Effect;
 use muster_model::pool::Pool;
 use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Change, NewAudit, NewEvent};
+use muster_store::{Change, NewAudit, NewEvent, Quotas};
 use serde_json::Value;
 
 use super::allocation::Allocation;
@@ -63,6 +64,8 @@ pub(super) struct Touched {
     pub moved: bool,
     /// It has another name.
     pub is_renamed: bool,
+    /// It has another priority.
+    pub is_reprioritised: bool,
 }
 
 /// Everything one turn decided.
@@ -72,6 +75,8 @@ pub(super) struct Batch {
     /// Written before the jobs' own changes: new jobs, bundles, nodes.
     pub first: Vec<Change>,
     pub events: Vec<NewEvent>,
+    /// What became of elements of arrays.
+    pub elements: Vec<(JobId, Vec<Element>)>,
     /// Written last.
     pub removed: Vec<JobId>,
     pub answers: Vec<Answer>,
@@ -105,6 +110,10 @@ pub(super) struct Batch {
     pub closed: Vec<AttemptId>,
     /// Whether nodes were drained, of those where that changed; as it was first comes last.
     pub drained_before: Vec<(NodeId, bool)>,
+    /// What nodes were labelled with, of those where that changed; as it was first comes first.
+    pub labels_before: Vec<(NodeId, BTreeMap<String, String>)>,
+    /// What workspaces and users may have, if that changed.
+    pub quotas_before: Option<Quotas>,
     /// Who the nodes were that said hello; as it was first comes first.
     pub incarnations_before: Vec<(NodeId, Option<String>)>,
     /// What somebody was about to do: written with this batch, or else with the next.
@@ -156,6 +165,13 @@ impl Batch {
                 changes.push(Change::Rename { job: id.clone(), generation, name });
             }
         }
+        for (id, _) in self.jobs.iter().filter(|(_, touched)| touched.is_reprioritised) {
+            if let Some(live) = jobs.get(id) {
+                let (generation, priority) = (live.job.generation, live.spec.priority);
+                changes.push(Change::Reprioritise { job: id.clone(), generation, priority });
+            }
+        }
+        changes.extend(self.elements.drain(..).map(|(job, elements)| Change::Elements { job, elements }));
         changes.extend(self.events.drain(..).map(Change::Event));
         changes.extend(self.removed.iter().cloned().map(Change::RemoveJob));
         changes.append(&mut self.last);

@@ -89,8 +89,9 @@ impl Core {
             live.after.iter().filter(|after| self.is_met(after).is_none()).cloned().collect();
         if let Some(live) = self.jobs.get_mut(id) {
             batch.remember(live);
-            self.dirty |= unmet.is_empty();
             live.after = unmet;
+            self.untold.jobs.insert(id.clone());
+            self.dirty = true;
         }
     }
 }

@@ -4,16 +4,20 @@ use std::collections::{BTreeMap, HashSet};
 
 use muster_api::pool::PoolView;
 use muster_api::problem::{Code, Problem};
-use muster_api::view::{NodeView, Why};
+use muster_api::quota::{QueueView, QuotaView};
+use muster_api::view::NodeView;
 use muster_link::message::{Hello, ToAgent, ToServer};
 use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::JobSpec;
 use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Change, NewAudit, Sight};
+use muster_store::{Change, NewAudit, Quotas, Sight};
 use tokio::sync::{mpsc, oneshot};
 
+use super::queue::QueueAsked;
+use super::quota::{Offers, QuotaAsked, QuotaChange};
+use super::why::Question;
 use crate::delegate::News;
 
 /// Inputs that may wait while a commit is on its way to disk. Beyond it, callers wait: that is the back-pressure.
@@ -45,7 +49,7 @@ pub(crate) struct Submission {
 pub(crate) enum Input {
     Submit(Box<Submission>, Reply<JobId>),
     /// The same checks as for a submission, and what would happen, without making a job.
-    Preview(Box<JobSpec>, String, Reply<Why>),
+    Preview(Box<JobSpec>, String, Reply<Question>),
     /// The account of somebody was changed: what waits of theirs may start elsewhere.
     Renew(String),
     Job(JobId, Event, Reply<()>),
@@ -57,9 +61,15 @@ pub(crate) enum Input {
         reply: Reply<()>,
     },
     Rename(JobId, String, Reply<()>),
+    Reprioritise(JobId, u32, Reply<()>),
     Remove(JobId, Reply<()>),
     PutBundle(BundleId, String, Reply<()>),
-    Why(JobId, Reply<Option<Why>>),
+    Why(JobId, Reply<Option<Question>>),
+    Queue(Box<QueueAsked>, Reply<QueueView>),
+    /// With an entry of the audit log, where people have accounts.
+    ChangeQuota(Box<QuotaChange>, Option<Box<NewAudit>>, Reply<()>),
+    Quotas(Reply<Quotas>),
+    QuotaView(Box<QuotaAsked>, Reply<(QuotaView, Offers)>),
     Nodes(Reply<Vec<NodeView>>),
     /// Answered when every node is connected, or a moment after the server's start: before, what is known of nodes is old.
     Settled(Reply<()>),
@@ -79,6 +89,14 @@ pub(crate) enum Input {
     Drain {
         node: String,
         drained: bool,
+        /// What runs there is told to end, and runs elsewhere.
+        evict: bool,
+        reply: Reply<NodeId>,
+    },
+    /// What a node is labelled with; an absent value takes a label away.
+    Label {
+        node: String,
+        labels: BTreeMap<String, Option<String>>,
         reply: Reply<NodeId>,
     },
     /// The pools of the configuration, all of them.
@@ -113,6 +131,8 @@ pub(crate) enum Input {
     Visit(AttemptId, Reply<bool>),
     /// A task's log was closed by its agent, and is on disk as far as it goes.
     LogClosed(TaskId),
+    /// The log of a task of an array has grown.
+    LogGrown(TaskId),
     /// End agents that have nothing to do, then say so.
     Dismiss(Reply<()>),
     /// What nodes keep from now on.

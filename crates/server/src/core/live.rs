@@ -1,7 +1,6 @@
 //! What the core keeps in memory of jobs and nodes: a cache of the database and of what agents said, nothing more.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use muster_link::message::ToAgent;
@@ -9,13 +8,10 @@ use muster_model::job::Job;
 use muster_model::node::{Account, Capacity};
 use muster_model::spec::{After, JobSpec, Target};
 use muster_model::{AttemptId, BundleId, NodeId, TaskId, Timestamp};
-use muster_scheduler::{Free, Need, Waiting};
+use muster_scheduler::{Need, NodeState, Serves};
 use tokio::sync::mpsc;
 
 use super::input::ConnectionId;
-
-/// A place in the queue: priority, then age.
-pub(super) type Order = (Reverse<u32>, u64);
 
 /// A job that is not over.
 #[derive(Debug, Clone)]
@@ -25,52 +21,18 @@ pub(super) struct Live {
     pub owner: String,
     pub spec: Arc<JobSpec>,
     pub bundle: Option<BundleId>,
-    pub waiting: Arc<Waiting>,
-    pub order: Order,
+    /// What each of its tasks needs of a node.
+    pub need: Arc<Need>,
+    /// Its number, by which it is older than others.
+    pub seq: u64,
+    pub submitted_at: Timestamp,
+    /// When it was ended for others, lately.
+    pub preempted: Vec<Timestamp>,
     /// What it still waits for, before it may be tried at all.
     pub after: Vec<After>,
 }
 
 impl Live {
-    pub fn new(
-        job: Job,
-        (name, owner): (String, String),
-        spec: Arc<JobSpec>,
-        bundle: Option<BundleId>,
-        seq: u64,
-        need: Need,
-    ) -> Self {
-        let (nodes, prefer) = (job.wanted().len() as u32, job.preferred());
-        let waiting = Arc::new(Waiting { job: job.id.clone(), nodes, need, prefer });
-        Self {
-            job,
-            name,
-            owner,
-            order: (Reverse(spec.priority), seq),
-            spec,
-            bundle,
-            waiting,
-            after: Vec::new(),
-        }
-    }
-
-    /// What it waits for, each time it comes to the queue.
-    pub fn wait_anew(&mut self) {
-        let (nodes, prefer) = (self.job.wanted().len() as u32, self.job.preferred());
-        if (nodes, &prefer) != (self.waiting.nodes, &self.waiting.prefer) {
-            self.waiting = Arc::new(Waiting { nodes, prefer, ..(*self.waiting).clone() });
-        }
-    }
-
-    /// Whether it may start now, if there is room.
-    pub fn is_eligible(&self, now: Timestamp) -> bool {
-        self.after.is_empty() && self.job.is_eligible(now)
-    }
-
-    pub fn need(&self) -> &Need {
-        &self.waiting.need
-    }
-
     pub fn target(&self) -> &Target {
         &self.spec.on
     }
@@ -105,7 +67,13 @@ pub(super) struct Node {
     pub account: Account,
     pub incarnation: Option<String>,
     pub connection: Option<Connection>,
-    pub free: Free,
+    pub id: NodeId,
+    pub capacity: Capacity,
+    /// Whom and what it serves.
+    pub serves: Serves,
+    pub labels: BTreeMap<String, String>,
+    /// Whether new tasks may start there now.
+    pub usable: bool,
     /// Tasks of jobs that are not over.
     pub tasks: BTreeSet<TaskId>,
     /// Tasks that still run there although the server has given them up; until they are gone, nothing new starts.
@@ -130,7 +98,11 @@ impl Node {
             account: Account::default(),
             incarnation: None,
             connection: None,
-            free: Free { usable: false, ..Free::whole(id, capacity) },
+            id,
+            capacity,
+            serves: Serves::default(),
+            labels: BTreeMap::new(),
+            usable: false,
             tasks: BTreeSet::new(),
             stale: BTreeSet::new(),
             lost_at: None,
@@ -149,7 +121,19 @@ impl Node {
     /// Whether new tasks may start there follows from the rest.
     pub fn refresh(&mut self) {
         let is_wanted = !self.drained && self.leaves_at.is_none();
-        self.free.usable = is_wanted && self.connection.is_some() && self.stale.is_empty();
+        self.usable = is_wanted && self.connection.is_some() && self.stale.is_empty();
+    }
+
+    /// As the scheduler is told of it. Nothing but its own attempt is ever placed on a node that stands for a place of one.
+    pub fn state(&self) -> NodeState {
+        NodeState {
+            node: self.id.clone(),
+            pool: self.target.to_string(),
+            capacity: self.capacity.clone(),
+            labels: self.labels.clone(),
+            usable: self.usable,
+            serves: self.serves.clone(),
+        }
     }
 
     /// Sends to the agent if it is there. One that does not take its messages is cut off: when it comes back it says
@@ -157,7 +141,7 @@ impl Node {
     pub fn send(&mut self, message: ToAgent) {
         let Some(connection) = &self.connection else { return };
         if connection.outbox.try_send(message).is_err() {
-            tracing::warn!(node = %self.free.node, "the agent does not take its messages; disconnected");
+            tracing::warn!(node = %self.id, "the agent does not take its messages; disconnected");
             self.connection = None;
             self.refresh();
         }

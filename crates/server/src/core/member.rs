@@ -1,19 +1,18 @@
 //! Machines of a group, one by one: what is asked of one of them, and who the others learn is there.
 
-use std::iter;
-
 use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
 use muster_model::job::{Event, Invalid, Standing, State};
 use muster_model::task::{Parting, Placement, TaskPhase};
 use muster_model::{JobId, TaskId, Timestamp};
-use muster_scheduler::Waiting;
+use muster_scheduler::{Request, Shape};
 
 use super::Core;
 use super::apply::refusal;
 use super::batch::Batch;
 use super::input::{Input, Reply, Wish};
-use super::live::Live;
+use super::schedule::millis;
+use super::why::About;
 
 impl Core {
     /// What someone wants of one task.
@@ -58,36 +57,21 @@ impl Core {
     }
 
     /// A place for one task: the node that it had, or any that has room and that nobody waits for before it.
-    fn place_one(&self, id: &JobId, rank: u32, now: Timestamp) -> Result<Placement, Problem> {
+    fn place_one(&mut self, id: &JobId, rank: u32, now: Timestamp) -> Result<Placement, Problem> {
         let live = &self.jobs[id];
         let had = live.job.tasks[rank as usize].placement.node.clone();
-        let need = live.need().clone();
-        let one = Waiting { job: id.clone(), nodes: 1, need, prefer: vec![had] };
-        let queue = self.queues.get(live.target()).into_iter().flat_map(|queue| queue.range(..live.order));
-        let ahead = queue.filter_map(|(_, id)| self.jobs.get(id).filter(|live| live.is_eligible(now)));
-        let ahead = ahead.map(|live| live.waiting.as_ref());
-        let mut free = self.free_on(live.target());
-        let plan = muster_scheduler::plan(&mut free, ahead.chain(iter::once(&one)));
-        let found = plan.into_iter().find(|admission| admission.job == *id);
-        found
-            .and_then(|admission| admission.placements.into_iter().next())
-            .ok_or_else(|| self.no_room(live, rank, &one))
-    }
-
-    fn no_room(&self, live: &Live, rank: u32, one: &Waiting) -> Problem {
+        let (owner, spec) = (live.owner.clone(), live.spec.clone());
         let task = format!("task{rank}.{}", live.name);
-        match self.obstacle(one, live.target(), 0) {
-            Some(why) => {
-                let what = why.constraint.unwrap_or(why.summary);
-                let help = why.help.unwrap_or_else(|| "`muster nodes` shows what is free".into());
-                Problem::new(Code::NoRoom, format!("there is no room for {task} now: {what}")).hint(help)
-            }
-            None => {
-                let what = "jobs that wait before it are to have what is free";
-                Problem::new(Code::NoRoom, format!("there is no room for {task} now: {what}"))
-                    .hint("`muster ps` lists them; try again when they have started")
-            }
-        }
+        let request = self.request_of(&owner, &spec, now);
+        let one = Request { shape: Shape::Gang(1), prefer: vec![had], ..request };
+        let found = self.scheduler.place(one.clone(), millis(now));
+        let found = found.and_then(|places| places.into_iter().next());
+        found.ok_or_else(|| {
+            let why = self.question(About::New(Box::new(one)), &spec.on, now).answer(JobId::to_string);
+            let what = why.constraint.unwrap_or(why.summary);
+            let help = why.help.unwrap_or_else(|| "`muster nodes` shows what is free".into());
+            Problem::new(Code::NoRoom, format!("there is no room for {task} now: {what}")).hint(help)
+        })
     }
 
     /// Tells the members of a group that run who is there now.

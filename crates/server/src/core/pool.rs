@@ -145,7 +145,8 @@ impl Core {
             node.drained = drained;
             node.refresh();
         }
-        self.dirty |= !drained;
+        self.untold.nodes.insert(id.clone());
+        self.dirty = true;
         batch.first.push(Change::Drain { node: id.clone(), since: drained.then_some(now) });
         batch.answers.push(Answer::Node(reply, id));
     }
@@ -199,6 +200,7 @@ impl Core {
         let tasks = node.tasks.clone();
         self.timers.insert(now + LEAVE);
         self.leaving.insert(id.clone());
+        self.untold.nodes.insert(id.clone());
         for task in tasks {
             batch
                 .messages
@@ -222,6 +224,7 @@ impl Core {
                     self.leaving.remove(&host.node);
                     node.refresh();
                 }
+                self.untold.nodes.insert(host.node.clone());
             }
         }
         batch.spoken_of.iter().for_each(|node| self.join(node));
@@ -360,7 +363,7 @@ impl Core {
     fn jobs_on(&self, pool: &str, counts: impl Fn(State) -> bool) -> Vec<JobId> {
         let is_here = |target: &Target| matches!(target, Target::Ssh(name) if name == pool);
         let lives = self.jobs.values().filter(|live| is_here(live.target()) && counts(live.job.state));
-        let mut jobs: Vec<_> = lives.map(|live| (live.order.1, live.job.id.clone())).collect();
+        let mut jobs: Vec<_> = lives.map(|live| (live.seq, live.job.id.clone())).collect();
         jobs.sort();
         jobs.into_iter().map(|(_, id)| id).collect()
     }

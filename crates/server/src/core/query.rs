@@ -8,17 +8,26 @@ use muster_model::pool::{Host, HostSpec, Pool};
 use muster_model::quantity::format_duration;
 use muster_model::spec::Target;
 use muster_model::task::TaskPhase;
-use muster_model::{JobId, NodeId, Reason};
+use muster_model::{JobId, NodeId, Reason, Timestamp};
 
 use super::Core;
 use super::live::{Live, Node};
+use super::why::{About, Question};
 
 impl Core {
     /// Why a job that is not over is where it is; `None` once it is.
-    pub(super) fn why(&self, id: &JobId) -> Option<Why> {
+    pub(super) fn why(&mut self, id: &JobId, now: Timestamp) -> Option<Question> {
         let live = self.jobs.get(id)?;
-        Some(match live.job.state {
-            State::Queued => self.why_queued(live),
+        if live.job.state == State::Queued {
+            return Some(match self.why_set_aside(live, now) {
+                Some(why) => Question::Answered(why),
+                None => {
+                    let target = live.target().clone();
+                    self.question(About::Job(id.clone()), &target, now)
+                }
+            });
+        }
+        Some(Question::Answered(match live.job.state {
             State::Starting => {
                 let ready = live.job.ranks(|task| task.phase != TaskPhase::Assigned).len();
                 let nodes = live.job.policy.nodes;
@@ -30,23 +39,24 @@ impl Core {
                 help: Reason::Suspended.hint(live.job.attempt).map(str::to_owned),
                 ..plain("suspended", "paused by its user".into())
             },
-            State::Succeeded | State::Failed | State::Stopped => return None,
-        })
+            State::Queued | State::Succeeded | State::Failed | State::Stopped => return None,
+        }))
     }
 
-    fn why_queued(&self, live: &Live) -> Why {
+    /// Why a job that waits is not considered, or who else considers it.
+    fn why_set_aside(&self, live: &Live, now: Timestamp) -> Option<Why> {
         if live.job.is_handed_over() {
-            return self.why_handed_over(live);
+            return Some(self.why_handed_over(live));
         }
         if live.job.hold {
-            return Why {
+            return Some(Why {
                 constraint: Some(
                     "somebody holds it; or the server was restored from a backup, and it may have run since"
                         .into(),
                 ),
                 help: Some("let it go: `muster release JOB`; or end it: `muster stop JOB`".into()),
                 ..plain("held", "held in the queue".into())
-            };
+            });
         }
         if let Some(after) = live.after.first() {
             let more = match live.after.len() - 1 {
@@ -55,27 +65,20 @@ impl Core {
             };
             let name = after.job.parse().ok().and_then(|id: JobId| self.jobs.get(&id)).map(|one| &one.name);
             let name = name.map_or_else(String::new, |name| format!(" ({name})"));
-            return Why {
+            return Some(Why {
                 help: Some(format!("see how that is: `muster why {}`", after.job)),
                 ..plain("dependency", format!("waits for {}{name} to {}{more}", after.job, after.on.verb()))
-            };
+            });
         }
-        let now = super::now();
         if let Some(at) = live.job.eligible_at.filter(|at| *at > now) {
             let pause = std::time::Duration::try_from(at.duration_since(now)).unwrap_or_default();
-            return plain("backoff", format!("tried again in {}", format_duration(pause)));
+            return Some(plain("backoff", format!("tried again in {}", format_duration(pause))));
         }
         if let Some(allocation) = self.open_allocation(&live.job.id) {
             let what = format!("waits until {} has taken its last attempt back", live.target());
-            return Why { constraint: allocation.lingers.clone(), ..plain("closing", what) };
+            return Some(Why { constraint: allocation.lingers.clone(), ..plain("closing", what) });
         }
-        if self.is_delegated(live.target()) {
-            return plain("starting", format!("it is handed over to {} now", live.target()));
-        }
-        let queue = self.queues.get(live.target());
-        let ahead = queue.map_or(0, |queue| queue.range(..live.order).count());
-        let starts = || plain("starting", "it starts now".into());
-        self.obstacle(&live.waiting, live.target(), ahead).unwrap_or_else(starts)
+        None
     }
 
     /// Why another scheduler has not begun it, as far as that has said so.
@@ -117,7 +120,7 @@ impl Core {
     }
 
     fn node_view(&self, id: &NodeId, node: &Node) -> NodeView {
-        let (free, capacity) = (&node.free, &node.free.capacity);
+        let (used, capacity) = (self.scheduler.used(id), &node.capacity);
         NodeView {
             id: id.clone(),
             engine: node.target.engine().into(),
@@ -128,15 +131,16 @@ impl Core {
             host: node.host.clone(),
             connected: node.connection.is_some(),
             drained: node.drained,
+            labels: node.labels.clone(),
             error: self.parts.starts.error(id).filter(|_| node.connection.is_none()),
             agent_pid: node.connection.as_ref().map(|connection| connection.pid),
             agent_version: node.connection.as_ref().map(|connection| connection.version.clone()),
             cpu_millis: capacity.cpu_millis,
-            cpu_millis_used: capacity.cpu_millis - free.cpu_millis,
+            cpu_millis_used: used.cpu_millis,
             memory_bytes: capacity.memory_bytes,
-            memory_bytes_used: capacity.memory_bytes - free.memory_bytes,
+            memory_bytes_used: used.memory_bytes,
             slots: capacity.slots,
-            slots_used: capacity.slots - free.slots,
+            slots_used: used.slots,
             now: None,
             devices: capacity
                 .devices

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use muster_engine::Accounts;
 use muster_link::message::GivenVolume;
 use muster_model::spec::{FieldCode, FieldError, JobSpec, Target};
-use muster_scheduler::{Need, Waiting};
+use muster_scheduler::Need;
 
 use super::Core;
 use super::live::{Live, Node};
@@ -69,13 +69,13 @@ impl Core {
     }
 
     /// What is wrong with a job that no node would ever serve.
-    pub(super) fn check_served(&self, target: &Target, waiting: &Waiting) -> Option<FieldError> {
+    pub(super) fn check_served(&self, target: &Target, need: &Need) -> Option<FieldError> {
         if self.is_delegated(target) {
-            return self.check_delegated(target, waiting);
+            return self.check_delegated(target, need);
         }
-        let refused = self.refusals(target, waiting)?;
-        let field = if waiting.need.volumes.is_empty() { "on" } else { "volumes" };
-        let help = help(waiting);
+        let refused = self.refusals(target, need)?;
+        let field = if need.volumes.is_empty() { "on" } else { "volumes" };
+        let help = help(need);
         Some(FieldError::new(
             field,
             FieldCode::NotSupported,
@@ -84,13 +84,13 @@ impl Core {
     }
 
     /// An agent in somebody else's allocation is that account's, and mounts nothing. What a cluster has, it says itself.
-    fn check_delegated(&self, target: &Target, waiting: &Waiting) -> Option<FieldError> {
+    fn check_delegated(&self, target: &Target, need: &Need) -> Option<FieldError> {
         let engine = self.parts.engines.get(target.engine())?;
         let submitter = match &engine.capabilities().accounts {
             Accounts::Submitter(named) => Some(named.as_deref().unwrap_or(&self.parts.owner)),
             Accounts::Machines | Accounts::Containers => None,
         };
-        let account = waiting.need.account.as_deref();
+        let account = need.account.as_deref();
         if let (Some(account), Some(submitter)) = (account, submitter)
             && account != submitter
         {
@@ -99,32 +99,32 @@ impl Core {
             } else {
                 format!("yours is `{account}`")
             };
-            let message = format!(
-                "tasks on {target} run under the account `{submitter}`, and {whose}; {}",
-                help(waiting)
-            );
+            let message =
+                format!("tasks on {target} run under the account `{submitter}`, and {whose}; {}", help(need));
             return Some(FieldError::new("on", FieldCode::NotSupported, message));
         }
         let moved = self.parts.volumes.iter().find(|volume| volume.is_elsewhere());
-        let moved = moved.filter(|_| {
-            engine.capabilities().accounts != Accounts::Containers && !waiting.need.volumes.is_empty()
-        })?;
+        let moved = moved
+            .filter(|_| engine.capabilities().accounts != Accounts::Containers && !need.volumes.is_empty())?;
         let message = format!(
             "tasks on {target} cannot have volume `{}`: it is seen at another path than machines have it at, and nothing can be \
              mounted there; {}",
             moved.name(),
-            help(waiting)
+            help(need)
         );
         Some(FieldError::new("volumes", FieldCode::NotSupported, message))
     }
 
+    /// The nodes of a target that people know.
+    pub(super) fn nodes_of(&self, target: &Target) -> impl Iterator<Item = &Node> + Clone {
+        self.nodes.values().filter(move |node| node.target == *target && node.is_shown())
+    }
+
     /// Why each node of a target does not serve a job; none if one does, or may.
-    pub(super) fn refusals(&self, target: &Target, waiting: &Waiting) -> Option<String> {
-        let free = self.free_on(target);
-        let why = |node: &muster_scheduler::Free| {
-            Some(format!("{}: {}", self.name_of(&node.node), node.serves.obstacle(&waiting.need)?))
-        };
-        let mut refused = free.iter().map(why).collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
+    pub(super) fn refusals(&self, target: &Target, need: &Need) -> Option<String> {
+        let why = |node: &Node| Some(format!("{}: {}", self.name_of(&node.id), node.serves.obstacle(need)?));
+        let refused = self.nodes_of(target).map(why).collect::<Option<Vec<_>>>();
+        let mut refused = refused.filter(|all| !all.is_empty())?;
         let more = refused.len().saturating_sub(NAMED);
         refused.truncate(NAMED);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
@@ -134,8 +134,7 @@ impl Core {
     /// Somebody was refused: have nodes look again for what they lack, so that who has seen to it need not say so.
     pub(super) fn look_again(&mut self, spec: &JobSpec) {
         let welcome = self.welcome();
-        let lacking =
-            |node: &&mut Node| node.free.serves.lacks.as_ref().is_some_and(|lacks| !lacks.is_empty());
+        let lacking = |node: &&mut Node| node.serves.lacks.as_ref().is_some_and(|lacks| !lacks.is_empty());
         for node in self.nodes.values_mut().filter(|node| node.target == spec.on).filter(lacking) {
             node.send(welcome.clone());
         }
@@ -148,16 +147,16 @@ impl Core {
             theirs.map(|live| (live.job.id.clone(), self.need_of(owner, &live.spec))).collect();
         for (id, need) in theirs {
             if let Some(live) = self.jobs.get_mut(&id) {
-                // What it has claimed already is counted by the same amounts.
-                live.waiting = Arc::new(Waiting { need, ..(*live.waiting).clone() });
+                live.need = Arc::new(need);
+                self.untold.jobs.insert(id);
             }
         }
         self.dirty = true;
     }
 }
 
-fn help(waiting: &Waiting) -> &'static str {
-    match waiting.need.volumes.is_empty() {
+fn help(need: &Need) -> &'static str {
+    match need.volumes.is_empty() {
         true => {
             "choose another place with --on, or have an admin say which account is yours: `muster user set NAME --account ACCOUNT`"
         }

@@ -1,15 +1,18 @@
 //! Waking up: what the database holds becomes memory again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_model::node::Capacity;
 use muster_model::spec::Target;
 use muster_model::{AttemptId, NodeId, Timestamp};
-use muster_store::NodeRow;
+use muster_scheduler::{Scheduler, Usage};
+use muster_store::{NodeRow, UsageRow};
 
 use super::allocation::Allocation;
 use super::live::{Ended, Live, Node};
+use super::schedule::{MEMORY, Untold, millis};
 use super::{Core, Parts};
 use crate::delegate::Word;
 
@@ -27,10 +30,13 @@ impl Core {
         let mut core = Self {
             jobs: HashMap::new(),
             names: HashMap::new(),
-            queues: BTreeMap::new(),
+            scheduler: Scheduler::new(parts.policy.clone()),
+            untold: Untold::default(),
+            usage_due: None,
             dependants: HashMap::new(),
             over: BTreeSet::new(),
             nodes: BTreeMap::new(),
+            quotas: parts.readers.quotas()?,
             pools: BTreeMap::new(),
             leaving: BTreeSet::new(),
             allocations: BTreeMap::new(),
@@ -45,12 +51,16 @@ impl Core {
             dirty: true,
             later: Vec::new(),
             unwritten: Vec::new(),
+            unread: BTreeSet::new(),
+            parked: HashMap::new(),
             parts,
         };
         core.load_nodes(nodes)?;
         core.load_jobs()?;
         core.load_allocations()?;
-        core.rebuild();
+        let usage = core.parts.readers.usage()?.into_iter().map(used).collect::<Vec<_>>();
+        core.rebuild(&usage);
+        core.doubt_lanes();
         Ok(core)
     }
 
@@ -58,6 +68,7 @@ impl Core {
         let mut remembered: HashMap<NodeId, NodeRow> =
             self.parts.readers.nodes()?.into_iter().map(|row| (row.id.clone(), row)).collect();
         let drained = self.parts.readers.drained()?;
+        let mut labels = self.parts.readers.labels()?;
         self.pools = self.parts.readers.pools()?.into_iter().map(|pool| (pool.name.clone(), pool)).collect();
         let hosts = self.pools.values().flat_map(|pool| {
             pool.hosts.iter().map(|host| (host.node.clone(), Target::Ssh(pool.name.clone())))
@@ -70,6 +81,7 @@ impl Core {
             let mut node = Node::new(id.clone(), target, capacity);
             (node.host, node.incarnation) = row.map(|row| (row.host, row.incarnation)).unwrap_or_default();
             node.drained = drained.contains(&id);
+            node.labels = labels.remove(&id).unwrap_or_default();
             // The server's absence is not the node's fault: its time starts now.
             let engine = self.parts.engines.get(node.target.engine());
             node.lost_at = engine.map(|engine| now + engine.capabilities().lost_after.max(RETURN));
@@ -113,7 +125,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(&row.id) else { return };
         node.host = row.host.clone();
         node.incarnation = row.incarnation.clone();
-        node.free.capacity = row.capacity.clone();
+        node.capacity = row.capacity.clone();
         let engine = self.parts.engines.get(node.target.engine());
         node.lost_at = engine.map(|engine| now + engine.capabilities().lost_after.max(RETURN));
         self.timers.extend(node.lost_at);
@@ -135,11 +147,27 @@ impl Core {
     }
 
     fn load_jobs(&mut self) -> Result<(), muster_store::Error> {
+        let mut preempted = self.parts.readers.preempted_since(super::now() - MEMORY)?;
         for row in self.parts.readers.load_unfinished()? {
-            let need = self.need_of(&row.owner, &row.spec);
-            let live = Live::new(row.job, (row.name, row.owner), row.spec, row.bundle, row.seq, need);
+            let live = Live {
+                need: Arc::new(self.need_of(&row.owner, &row.spec)),
+                preempted: preempted.remove(&row.job.id).unwrap_or_default(),
+                job: row.job,
+                name: row.name,
+                owner: row.owner,
+                spec: row.spec,
+                bundle: row.bundle,
+                seq: row.seq,
+                submitted_at: row.submitted_at,
+                after: Vec::new(),
+            };
             self.jobs.insert(live.job.id.clone(), live);
         }
         Ok(())
     }
+}
+
+/// What somebody had used, as the scheduler is told of it.
+fn used(row: UsageRow) -> Usage {
+    Usage { workspace: row.workspace, user: row.user, mean: row.mean, at: millis(row.at) }
 }

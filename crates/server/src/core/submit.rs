@@ -8,7 +8,7 @@ use muster_link::message::ToAgent;
 use muster_model::job::{Job, Policy, State};
 use muster_model::spec::{FieldCode, FieldError, JobSpec, Kind};
 use muster_model::{BundleId, JobId, Timestamp};
-use muster_scheduler::{Free, Need, Waiting, fits_ever};
+use muster_scheduler::{Explanation, Need, Request, Shape, Tier};
 use muster_store::{Change, NewJob};
 use serde_json::json;
 
@@ -17,6 +17,8 @@ use super::apply::{name_taken, title};
 use super::batch::{Answer, Batch, Touched};
 use super::input::{Reply, Submission};
 use super::live::Live;
+use super::schedule::{millis, span};
+use super::why::{About, Question};
 use super::workspace::workspace_of;
 use crate::delegate::Word;
 
@@ -38,7 +40,7 @@ impl Core {
         }
         if let Err(problem) = self
             .check_workspace(&submission.spec, batch)
-            .and_then(|()| self.check(&submission.owner, &submission.spec))
+            .and_then(|()| self.check(&submission.owner, &submission.spec, now))
             .and_then(|()| self.check_bundle(&submission, batch))
         {
             self.look_again(&submission.spec);
@@ -89,7 +91,7 @@ impl Core {
     }
 
     /// What can only be checked against the present: names in use, and whether the gang could ever fit.
-    fn check(&self, owner: &str, spec: &JobSpec) -> Result<(), Problem> {
+    fn check(&mut self, owner: &str, spec: &JobSpec, now: Timestamp) -> Result<(), Problem> {
         let mut errors = Vec::new();
         if let Some(name) = spec.name.as_ref().filter(|name| self.names.contains_key(&title(spec, name))) {
             if spec.kind == Kind::Machine {
@@ -108,22 +110,57 @@ impl Core {
                 wrong.map(|(i, why)| FieldError::new(format!("secrets[{i}]"), FieldCode::InvalidValue, why)),
             );
         }
-        // Whether somebody else's machines have enough is theirs to say.
-        let nodes = self.free_on(&spec.on);
-        let waiting = self.waiting(owner, spec);
+        let request = self.request_of(owner, spec, now);
         errors.extend(self.check_volumes(spec));
-        errors.extend(self.check_served(&spec.on, &waiting));
+        errors.extend(self.check_choice(spec));
+        errors.extend(self.check_served(&spec.on, &request.need));
         // A node that has not said what it has yet may have anything.
-        let known = !nodes.is_empty() && nodes.iter().all(|node| node.capacity.slots > 0);
-        if known && errors.is_empty() && !fits_ever(&nodes, spec.nodes, &waiting.need) {
-            let whole: Vec<Free> = nodes.iter().map(|node| Free { usable: true, ..node.clone() }).collect();
-            if let Some(obstacle) = muster_scheduler::explain(&whole, &waiting, 0) {
-                let message = format!("{}; {}", obstacle.constraint, obstacle.help);
-                let field = too_much(&nodes, &waiting);
-                errors.push(FieldError::new(field, FieldCode::NotEnoughResources, message));
-            }
+        let is_known = self.nodes_of(&spec.on).all(|node| node.capacity.slots > 0);
+        if errors.is_empty() && is_known {
+            errors.extend(self.check_room(request));
         }
         if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
+    }
+
+    /// What is wrong with a job that waiting would not help. Whether somebody else's machines have enough is theirs to say.
+    fn check_room(&mut self, request: Request) -> Option<FieldError> {
+        let fields = [
+            ("resources.gpus", Need { devices: request.need.devices.clone(), ..Need::default() }),
+            ("resources.cpus", Need { cpu_millis: request.need.cpu_millis, ..Need::default() }),
+            ("resources.memory", Need { memory_bytes: request.need.memory_bytes, ..Need::default() }),
+        ];
+        let is_refusal = |found: &Explanation| matches!(found.tier, Tier::NeverFits | Tier::NeverAllowed);
+        let found = self.scheduler.refusal(request.clone()).filter(is_refusal)?;
+        let one = Request { shape: Shape::Gang(1), ..request };
+        let mut is_too_much = |need: &Need| {
+            let alone = Request { need: need.clone(), ..one.clone() };
+            self.scheduler.refusal(alone).is_some_and(|it| is_refusal(&it))
+        };
+        let field = match is_too_much(&one.need) {
+            true => fields.iter().find(|(_, need)| is_too_much(need)).map_or("resources", |(field, _)| field),
+            false => "nodes",
+        };
+        let message = format!("{}; {}", found.constraint, found.help);
+        Some(FieldError::new(field, FieldCode::NotEnoughResources, message))
+    }
+
+    /// A job that nobody has submitted yet, as the scheduler would be told of it.
+    pub(super) fn request_of(&mut self, owner: &str, spec: &JobSpec, now: Timestamp) -> Request {
+        let pool = spec.on.to_string();
+        self.tell_nodes();
+        self.scheduler.set_pool(&pool, self.is_delegated(&spec.on));
+        Request {
+            priority: spec.priority,
+            preemptible: spec.preemptible,
+            submitted_at: millis(now),
+            place: u64::MAX,
+            expected: spec.timeout.map(span),
+            shape: Shape::Gang(spec.nodes),
+            need: self.need_of(owner, spec),
+            exclude: self.excluded(spec),
+            labels: spec.node_labels.clone(),
+            ..Request::new(JobId::from_random(0), workspace_of(spec), owner, &pool)
+        }
     }
 
     fn check_bundle(&self, submission: &Submission, batch: &Batch) -> Result<(), Problem> {
@@ -166,8 +203,20 @@ impl Core {
         batch.event(&id, 0, now, "submitted", json!({ "name": name }));
         batch.jobs.insert(id.clone(), Touched::default());
         self.next_seq += 1;
-        let need = self.need_of(&owner, &spec);
-        self.adopt(Live::new(job, (name, owner), Arc::new(spec), bundle, self.next_seq, need));
+        let need = Arc::new(self.need_of(&owner, &spec));
+        self.adopt(Live {
+            job,
+            name,
+            owner,
+            spec: Arc::new(spec),
+            bundle,
+            need,
+            seq: self.next_seq,
+            submitted_at: now,
+            preempted: Vec::new(),
+            after: Vec::new(),
+        });
+        self.untold.jobs.insert(id.clone());
         self.dirty = true;
         id
     }
@@ -213,42 +262,22 @@ impl Core {
     }
 
     /// What would happen to a job, if it were submitted now.
-    pub(super) fn preview(&self, owner: &str, spec: &JobSpec) -> Result<Why, Problem> {
-        self.check(owner, spec)?;
+    pub(super) fn preview(
+        &mut self,
+        owner: &str,
+        spec: &JobSpec,
+        now: Timestamp,
+    ) -> Result<Question, Problem> {
+        self.check(owner, spec, now)?;
         if self.is_delegated(&spec.on) {
-            return Ok(Why {
+            return Ok(Question::Answered(Why {
                 code: "delegated".into(),
                 summary: format!("{} decides when and where it starts", spec.on),
                 help: Some(format!("`muster nodes` shows what {} has", spec.on.engine())),
                 ..Why::default()
-            });
+            }));
         }
-        let waiting = self.waiting(owner, spec);
-        let ahead = self.queues.get(&spec.on).map_or(0, |queue| queue.len());
-        Ok(self.obstacle(&waiting, &spec.on, ahead).unwrap_or_else(|| Why {
-            code: "starts_now".into(),
-            summary: "it would start now".into(),
-            ..Why::default()
-        }))
+        let request = self.request_of(owner, spec, now);
+        Ok(self.question(About::New(Box::new(request)), &spec.on, now))
     }
-
-    /// A job as the scheduler would see it.
-    fn waiting(&self, owner: &str, spec: &JobSpec) -> Waiting {
-        let need = self.need_of(owner, spec);
-        Waiting { job: JobId::from_random(0), nodes: spec.nodes, need, prefer: Vec::new() }
-    }
-}
-
-/// The field that asks for more than there is.
-fn too_much(nodes: &[Free], waiting: &Waiting) -> &'static str {
-    let need = &waiting.need;
-    let alone = [
-        ("resources.gpus", Need { devices: need.devices.clone(), ..Need::default() }),
-        ("resources.cpus", Need { cpu_millis: need.cpu_millis, ..Need::default() }),
-        ("resources.memory", Need { memory_bytes: need.memory_bytes, ..Need::default() }),
-    ];
-    if waiting.nodes > 1 && fits_ever(nodes, 1, need) {
-        return "nodes";
-    }
-    alone.iter().find(|(_, need)| !fits_ever(nodes, 1, need)).map_or("resources", |(field, _)| field)
 }

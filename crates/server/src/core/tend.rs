@@ -241,6 +241,7 @@ impl Core {
     /// After a commit: what was closed goes from memory, and whoever waited for it may start.
     pub(super) fn let_go(&mut self, closed: Vec<AttemptId>) {
         for attempt in closed {
+            self.untold.jobs.insert(attempt.job.clone());
             if let Some(target) = self.allocations.get(&attempt).map(|one| one.row.target.clone()) {
                 self.drop_allocation(&attempt);
                 self.tell_delegate(Word::Closed { attempt, target });

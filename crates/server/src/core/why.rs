@@ -1,14 +1,104 @@
-//! What keeps a gang from starting, where it is the nodes: away, drained, or not there at all.
+//! What keeps a gang from starting: what the scheduler says of it, and where it is the nodes: away, drained, or not there at all.
+//!
+//! The scheduler tries what would help, which on a large cluster takes longer than the core may stand still. So the core gives whoever
+//! asks a copy of it, and the answer is found beside the core.
 
-use muster_api::view::Why;
-use muster_model::NodeId;
+use muster_api::view::{Why, WhyOption};
 use muster_model::spec::Target;
-use muster_scheduler::Waiting;
+use muster_model::{JobId, NodeId, Timestamp};
+use muster_scheduler::{Alternative, Explanation, Millis, Request, Scheduler, Tier};
 
 use super::Core;
+use super::schedule::{millis, timestamp};
 
 /// How many nodes are named one by one.
 const NAMED: usize = 3;
+
+/// What is asked about: a job that waits, or one that nobody has submitted yet.
+#[derive(Debug)]
+pub(crate) enum About {
+    Job(JobId),
+    New(Box<Request>),
+}
+
+/// Why a job waits: known, or to be found out by whoever asked.
+#[derive(Debug)]
+pub(crate) enum Question {
+    Answered(Why),
+    Open(Box<Open>),
+}
+
+/// A question that takes a while.
+#[derive(Debug)]
+pub(crate) struct Open {
+    about: About,
+    scheduler: Scheduler,
+    target: Target,
+    at: Millis,
+    /// Which nodes take nothing now, in words; and whether one of them has never said what it has.
+    missing: Option<String>,
+    is_any_unknown: bool,
+}
+
+impl Question {
+    /// The answer; `name` says what a job is called to whoever asks.
+    pub fn answer(self, name: impl Fn(&JobId) -> String) -> Why {
+        match self {
+            Self::Answered(why) => why,
+            Self::Open(open) => open.answer(name),
+        }
+    }
+}
+
+impl Open {
+    fn answer(mut self, name: impl Fn(&JobId) -> String) -> Why {
+        let (explained, at_once) = match self.about {
+            About::Job(id) => (self.scheduler.explain(&id, self.at), "it starts now"),
+            About::New(request) => (self.scheduler.preview(*request, self.at), "it would start now"),
+        };
+        let Some(explained) = explained.filter(|it| it.tier != Tier::StartsNow) else {
+            return Why { code: "starts_now".into(), summary: at_once.into(), ..Why::default() };
+        };
+        // A host that has not said yet what it has may have anything.
+        if explained.tier == Tier::NeverFits && self.is_any_unknown {
+            return Why {
+                code: "no_node".into(),
+                summary: "waits for hosts that have not said yet what they have".into(),
+                constraint: self.missing,
+                help: Some("see `muster nodes`; what is away is tried again by itself".into()),
+                ..Why::default()
+            };
+        }
+        let missing = self.missing.filter(|_| explained.tier == Tier::NoCapacity);
+        let missing = missing.map(|missing| format!("; {missing}")).unwrap_or_default();
+        let mut why = words(explained, &self.target, name);
+        why.constraint = why.constraint.map(|constraint| constraint + &missing);
+        why
+    }
+}
+
+/// What the scheduler says, as it is shown.
+fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> String) -> Why {
+    let explained = explained.with_names(&name);
+    let summary = match explained.tier {
+        Tier::NotServed => format!("no node of {target} can have it"),
+        _ => explained.summary,
+    };
+    let option = |alternative: &Alternative| WhyOption {
+        change: alternative.flag(),
+        summary: format!("starts now {}", alternative.words()),
+    };
+    Why {
+        code: explained.tier.code().into(),
+        summary,
+        constraint: Some(explained.constraint),
+        help: Some(explained.help),
+        starts_at: explained.estimate.as_ref().and_then(|estimate| timestamp(estimate.at)),
+        starts_after: explained.estimate.map(|estimate| name(&estimate.when_ends)),
+        ahead: explained.ahead.map(|ahead| ahead as u64),
+        options: explained.alternatives.iter().map(option).collect(),
+    }
+}
 
 /// The nodes of a target that take nothing new, by why.
 #[derive(Default)]
@@ -24,54 +114,33 @@ struct Absent<'a> {
 
 impl Core {
     /// What keeps a gang from starting now.
-    pub(super) fn obstacle(&self, waiting: &Waiting, target: &Target, ahead: usize) -> Option<Why> {
+    pub(super) fn question(&mut self, about: About, target: &Target, now: Timestamp) -> Question {
+        self.tell_nodes();
         let absent = self.absent(target);
         if absent.count() == absent.all {
-            return Some(self.nowhere(target, &absent));
+            return Question::Answered(self.nowhere(target, &absent));
         }
-        if let Some(refused) = self.refusals(target, waiting) {
-            return Some(Why {
-                code: "not_served".into(),
-                summary: format!("no node of {target} can have it"),
-                constraint: Some(refused),
-                help: Some(
-                    "an admin can say which account is whose (`muster user set`), or see to the nodes".into(),
-                ),
-                starts_at: None,
-            });
-        }
-        let obstacle = muster_scheduler::explain(&self.free_on(target), waiting, ahead)?;
-        // A host that has not said yet what it has may have anything.
-        if obstacle.code == "never_fits" && absent.is_any_unknown {
-            return Some(Why {
-                code: "no_node".into(),
-                summary: "waits for hosts that have not said yet what they have".into(),
-                constraint: Some(format!("{}{}", absent.counted(target), self.reasons(&absent, " (", ")"))),
-                help: Some("see `muster nodes`; what is away is tried again by itself".into()),
-                starts_at: None,
-            });
-        }
-        let missing = (obstacle.code == "no_capacity" && absent.count() > 0)
-            .then(|| format!("; {}{}", absent.counted(target), self.reasons(&absent, " (", ")")));
-        Some(Why {
-            code: obstacle.code.into(),
-            summary: obstacle.summary,
-            constraint: Some(obstacle.constraint + missing.as_deref().unwrap_or_default()),
-            help: Some(obstacle.help),
-            starts_at: None,
-        })
+        let missing = (absent.count() > 0)
+            .then(|| format!("{}{}", absent.counted(target), self.reasons(&absent, " (", ")")));
+        Question::Open(Box::new(Open {
+            about,
+            scheduler: self.scheduler.clone(),
+            target: target.clone(),
+            at: millis(now),
+            missing,
+            is_any_unknown: absent.is_any_unknown,
+        }))
     }
 
     fn absent(&self, target: &Target) -> Absent<'_> {
         let mut absent = Absent::default();
-        let here = |node: &&super::Node| node.target == *target && node.is_shown();
-        for node in self.nodes.values().filter(here) {
+        for node in self.nodes_of(target) {
             absent.all += 1;
-            absent.is_any_unknown |= node.free.capacity.slots == 0;
+            absent.is_any_unknown |= node.capacity.slots == 0;
             match (node.drained, node.connection.is_some()) {
-                (true, _) => absent.drained.push(&node.free.node),
-                (false, false) => absent.away.push(&node.free.node),
-                (false, true) => absent.ending += usize::from(!node.free.usable),
+                (true, _) => absent.drained.push(&node.id),
+                (false, false) => absent.away.push(&node.id),
+                (false, true) => absent.ending += usize::from(!node.usable),
             }
         }
         absent
@@ -84,7 +153,7 @@ impl Core {
             summary,
             constraint,
             help: Some(help),
-            starts_at: None,
+            ..Why::default()
         };
         if let Target::Ssh(pool) = target
             && absent.all == 0

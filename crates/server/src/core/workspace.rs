@@ -36,6 +36,7 @@ impl Core {
             Change::Account(AccountChange::RemoveWorkspace(name)) => Some(name.clone()),
             _ => None,
         }));
+        self.forget_quotas(&changes, batch);
         batch.first.extend(changes);
         batch.answers.push(Answer::Written(reply, then));
     }
@@ -64,7 +65,7 @@ impl Core {
     }
 
     /// That a workspace is still there, where people share the server; elsewhere it is only a name.
-    fn check_there(&self, name: &str, batch: &Batch) -> Result<(), Problem> {
+    pub(super) fn check_there(&self, name: &str, batch: &Batch) -> Result<(), Problem> {
         let Some(accounts) = &self.parts.accounts else { return Ok(()) };
         let is_there = accounts.look(|directory| directory.workspace(name).is_some());
         if is_there && !batch.gone_workspaces.contains(name) {

@@ -216,6 +216,7 @@ impl Office {
             owner: "me".into(),
             keep: Keep::default(),
             volumes: Vec::new(),
+            policy: Default::default(),
             pools: Vec::new(),
             read_again: Box::new(|| Err("there is no configuration".into())),
         };
@@ -262,7 +263,8 @@ impl Office {
     }
 
     async fn why(&self, job: &JobId) -> muster_api::view::Why {
-        self.server.shared.core.ask(|reply| Input::Why(job.clone(), reply)).await.unwrap().unwrap()
+        let asked = self.server.shared.core.ask(|reply| Input::Why(job.clone(), reply)).await;
+        asked.unwrap().unwrap().answer(JobId::to_string)
     }
 }
 

@@ -25,7 +25,7 @@ use super::failure::{self, Failure, Json, Params, TheJob};
 use super::limits;
 use super::metrics::add_present;
 use crate::accounts::Caller;
-use crate::core::{DEFAULT_WORKSPACE, Input, Submission, internal};
+use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
 use crate::{bundle, view};
@@ -63,10 +63,11 @@ pub(super) async fn create(
     if query.dry_run {
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         shared.core.ask(Input::Settled).await?;
-        let mut why = shared
+        let asked = shared
             .core
             .ask(|reply| Input::Preview(Box::new(spec.clone()), caller.name.clone(), reply))
             .await?;
+        let mut why = answer(&shared, &caller, asked).await?;
         if let Some(trouble) = trouble {
             why.constraint = Some(format!("{} does not answer now: {trouble}", spec.on));
         }
@@ -431,12 +432,28 @@ pub(super) async fn remove(
 /// Why a job waits, or why it ended.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/why", tag = "jobs", operation_id = "explain_job", params(("job" = String, Path)),
     responses((status = 200, body = Why), Always, OnJob))]
-pub(super) async fn why(State(shared): State<Arc<Shared>>, TheJob(id): TheJob) -> Result<Json<Why>, Failure> {
-    if let Some(why) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
-        return Ok(Json(why));
+pub(super) async fn why(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    TheJob(id): TheJob,
+) -> Result<Json<Why>, Failure> {
+    if let Some(asked) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
+        return Ok(Json(answer(&shared, &caller, asked).await?));
     }
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::why_over(&row)))
+}
+
+/// Finds out what the core left open. Jobs that the caller may not see have no name there.
+async fn answer(shared: &Shared, caller: &Caller, asked: Question) -> Result<Why, Problem> {
+    let sight = caller.rights.sight();
+    read(shared, move |readers| {
+        Ok(asked.answer(|id| match readers.job(id) {
+            Ok(Some(row)) if sight.has(&row.workspace) => row.name,
+            Ok(_) | Err(_) => "another job".into(),
+        }))
+    })
+    .await
 }
 
 /// What the code of a job differed in from its commit, as `git diff` prints it.

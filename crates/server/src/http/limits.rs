@@ -42,6 +42,19 @@ pub(super) fn enter(
     if caller.rights.is_admin() { Ok(()) } else { check_reach(spec) }
 }
 
+/// Whether the caller may give a job of a workspace this priority: no more than they could have asked for at first.
+pub(super) fn check_priority(
+    shared: &Shared,
+    caller: &Caller,
+    workspace: &str,
+    priority: u32,
+) -> Result<(), Problem> {
+    let Some(accounts) = &shared.accounts else { return Ok(()) };
+    let found = accounts.look(|directory| directory.require_workspace(workspace).cloned())?;
+    let role = caller.rights.role(workspace).unwrap_or(Role::Viewer);
+    within_priority(&found, role, priority)
+}
+
 /// What a workspace gives to a job that does not say, and the most that it may say. A lead, who says what that is, may go beyond
 /// the priority; the time is everybody's.
 fn keep_within(
@@ -51,17 +64,10 @@ fn keep_within(
     spec: &mut JobSpec,
 ) -> Result<(), Problem> {
     let Workspace { name, priority, max_run_time, .. } = workspace;
-    let highest = priority.unwrap_or(DEFAULT_PRIORITY);
     if !says_priority {
-        spec.priority = highest;
+        spec.priority = priority.unwrap_or(DEFAULT_PRIORITY);
     }
-    if spec.priority > highest && role < Role::Lead {
-        let message = format!(
-            "{} is more than members of {name} may ask for, {highest}; one of its leads may, or can raise it: `muster workspace set`",
-            spec.priority
-        );
-        return Err(wrong("priority", FieldCode::OutOfRange, message));
-    }
+    within_priority(workspace, role, spec.priority)?;
     let Some(longest) = *max_run_time else { return Ok(()) };
     if let Some(asked) = spec.timeout.filter(|asked| *asked > longest) {
         let seconds = |span: Duration| span.as_secs_f64();
@@ -71,6 +77,18 @@ fn keep_within(
     }
     spec.timeout.get_or_insert(longest);
     Ok(())
+}
+
+fn within_priority(workspace: &Workspace, role: Role, asked: u32) -> Result<(), Problem> {
+    let highest = workspace.priority.unwrap_or(DEFAULT_PRIORITY);
+    if asked <= highest || role >= Role::Lead {
+        return Ok(());
+    }
+    let message = format!(
+        "{asked} is more than members of {} may ask for, {highest}; one of its leads may, or can raise it: `muster workspace set`",
+        workspace.name
+    );
+    Err(wrong("priority", FieldCode::OutOfRange, message))
 }
 
 /// A pod can be made to hold anything that its namespace does, other people's storage and the tokens of other jobs included.

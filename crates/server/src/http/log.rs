@@ -5,6 +5,7 @@
 
 mod cursor;
 mod download;
+mod element;
 mod follower;
 mod lines;
 mod source;
@@ -64,9 +65,11 @@ enum Form {
 async fn open(shared: Arc<Shared>, job: JobId, query: LogsQuery, form: Form) -> Result<Follower, Problem> {
     let row = read(&shared, move |readers| row(readers, &job)).await?;
     has_logs(&row)?;
+    let (query, element) = element::find(&shared, &row, query).await?;
     let cursor = query.cursor.as_deref().map(Cursor::parse).transpose()?;
     let mut selection = selection(&query, crate::core::now())?;
     selection.by_line = form == Form::Lines && row.spec.nodes > 1 && query.task.is_none();
+    selection.element = element;
     check(&query, &row).map_err(|error| Problem::fields(vec![error]))?;
     let follower = Follower::new(shared, row, query, selection, Patience::default());
     Ok(follower.begin(cursor).await)
@@ -74,8 +77,9 @@ async fn open(shared: Arc<Shared>, job: JobId, query: LogsQuery, form: Form) -> 
 
 /// What a query asks for must exist.
 fn check(query: &LogsQuery, row: &JobRow) -> Result<(), FieldError> {
-    if let Some(rank) = query.task.filter(|rank| *rank >= row.spec.nodes) {
-        let message = format!("there is no task {rank}; the job's tasks are 0 to {}", row.spec.nodes - 1);
+    let tasks = if row.job.array.is_some() { row.job.tasks.len() as u32 } else { row.spec.nodes };
+    if let Some(rank) = query.task.filter(|rank| *rank >= tasks) {
+        let message = format!("there is no task {rank}; the job's tasks are 0 to {}", tasks.max(1) - 1);
         return Err(FieldError::new("task", FieldCode::OutOfRange, message));
     }
     let last = row.job.attempt;
@@ -127,7 +131,7 @@ fn selection(query: &LogsQuery, now: Timestamp) -> Result<Selection, Problem> {
     if !errors.is_empty() {
         return Err(Problem::fields(errors));
     }
-    Ok(Selection { since, until, grep, by_line: false, tail: query.tail })
+    Ok(Selection { since, until, grep, by_line: false, tail: query.tail, element: None })
 }
 
 /// A moment, or how long ago it was.

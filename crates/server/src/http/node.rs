@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
-use muster_api::pool::RemoveHosts;
+use muster_api::pool::{DrainNode, RemoveHosts};
 use muster_api::problem::{Code, Problem};
-use muster_api::view::{NodeList, NodeView};
-use muster_model::JobId;
+use muster_api::view::{LabelNode, NodeList, NodeView};
+use muster_model::{JobId, NodeId};
 use muster_store::Sight;
 
-use super::describe::{Always, Conflicts, OnNode};
-use super::failure::{Failure, Json, Params, Segment};
+use super::describe::{Always, Conflicts, OnNode, Reads, Takes};
+use super::failure::{self, Failure, Json, Params, Segment};
 use super::job::read;
 use crate::accounts::Caller;
 use crate::core::{Input, internal};
@@ -31,14 +32,16 @@ pub(super) async fn list(
     Ok(Json(NodeList { items }))
 }
 
-/// Keep new tasks from a node; those that it has go on.
-#[utoipa::path(post, path = "/api/v1/nodes/{node}/drain", tag = "nodes", operation_id = "drain_node", params(("node" = String, Path, description = "the node's id, or its host's name")),
-    responses((status = 200, body = NodeView), Always, OnNode, Conflicts))]
+/// Keep new tasks from a node; those that it has go on, unless they are to be evicted: then their jobs are told to end, and run elsewhere.
+#[utoipa::path(post, path = "/api/v1/nodes/{node}/drain", tag = "nodes", operation_id = "drain_node", params(("node" = String, Path, description = "the node's id, or its host's name")), request_body = Option<DrainNode>,
+    responses((status = 200, body = NodeView), Always, OnNode, Reads, Takes, Conflicts))]
 pub(super) async fn drain(
     State(shared): State<Arc<Shared>>,
     Segment(node): Segment,
+    body: Bytes,
 ) -> Result<Json<NodeView>, Failure> {
-    set_drained(&shared, node, true).await
+    let DrainNode { evict } = failure::optional(&body)?;
+    set_drained(&shared, node, true, evict).await
 }
 
 /// Let a node have new tasks again.
@@ -48,7 +51,19 @@ pub(super) async fn undrain(
     State(shared): State<Arc<Shared>>,
     Segment(node): Segment,
 ) -> Result<Json<NodeView>, Failure> {
-    set_drained(&shared, node, false).await
+    set_drained(&shared, node, false, false).await
+}
+
+/// Change what a node is labelled with: jobs choose among nodes by it.
+#[utoipa::path(patch, path = "/api/v1/nodes/{node}", tag = "nodes", operation_id = "label_node", params(("node" = String, Path, description = "the node's id, or its host's name")),
+    request_body = LabelNode, responses((status = 200, body = NodeView), Always, OnNode, Reads, Takes, Conflicts))]
+pub(super) async fn label(
+    State(shared): State<Arc<Shared>>,
+    Segment(node): Segment,
+    Json(request): Json<LabelNode>,
+) -> Result<Json<NodeView>, Failure> {
+    let id = shared.core.ask(|reply| Input::Label { node, labels: request.labels, reply }).await?;
+    shown(&shared, id).await
 }
 
 /// Remove a host from its pool, and stop its agent.
@@ -63,8 +78,18 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn set_drained(shared: &Shared, node: String, drained: bool) -> Result<Json<NodeView>, Failure> {
-    let id = shared.core.ask(|reply| Input::Drain { node, drained, reply }).await?;
+async fn set_drained(
+    shared: &Shared,
+    node: String,
+    drained: bool,
+    evict: bool,
+) -> Result<Json<NodeView>, Failure> {
+    let id = shared.core.ask(|reply| Input::Drain { node, drained, evict, reply }).await?;
+    shown(shared, id).await
+}
+
+/// A node as it is now.
+async fn shown(shared: &Shared, id: NodeId) -> Result<Json<NodeView>, Failure> {
     let nodes = shared.core.ask(Input::Nodes).await?;
     // It may have been removed between the two.
     let gone = || Problem::new(Code::NodeNotFound, format!("there is no node `{id}` any more"));
@@ -73,7 +98,6 @@ async fn set_drained(shared: &Shared, node: String, drained: bool) -> Result<Jso
     Ok(Json(node))
 }
 
-/// Adds what is in use of a node now.
 /// Nodes as the caller may know them: with what is in use of each now, and without jobs that are not there for them.
 pub(super) async fn present<'a>(
     shared: &Shared,

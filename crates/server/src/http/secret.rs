@@ -82,7 +82,7 @@ pub(super) async fn remove(
 }
 
 /// Where people have accounts a workspace is there, or is not; elsewhere it is only a name.
-fn check_workspace(shared: &Shared, workspace: &str) -> Result<(), Problem> {
+pub(super) fn check_workspace(shared: &Shared, workspace: &str) -> Result<(), Problem> {
     match &shared.accounts {
         Some(accounts) => accounts.look(|directory| directory.require_workspace(workspace).map(drop)),
         None => JobSpec::check_name(workspace)

@@ -27,6 +27,8 @@ const READ_AHEAD: usize = 4;
 const MAX_MANIFEST: u64 = (chunk_store::MAX_CHUNKS * 96) as u64;
 /// A node that sends what a task left behind may be slow, but not silent.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the core hears of a log that grows: what it is given to do lasts much longer.
+const GROWTH: Duration = Duration::from_millis(25);
 /// How much of a pack is read at once.
 const PIECE: usize = 64 << 10;
 
@@ -48,7 +50,7 @@ async fn answer(
     match header {
         StreamHeader::Log { task } => {
             is_of(&shared, &task, node).await?;
-            let result = shared.logs.ingest(&task, stream).await;
+            let result = take_log(&shared, &task, stream).await;
             if result.is_ok() {
                 shared.core.tell(Input::LogClosed(task)).await.map_err(io::Error::other)?;
             }
@@ -67,6 +69,28 @@ async fn answer(
         StreamHeader::PutBundle => take_bundle(&shared, &mut stream).await,
         // Servers ask for files and call on tasks; nodes do not.
         StreamHeader::Files { .. } | StreamHeader::Call { .. } => Ok(()),
+    }
+}
+
+/// Takes a log. Of a task that runs elements of an array, the core is told when there is more to read.
+async fn take_log(shared: &Arc<Shared>, task: &TaskId, stream: BufReader<Stream>) -> io::Result<()> {
+    let (readers, job) = (shared.readers.clone(), task.attempt.job.clone());
+    if !blocking(move || readers.is_array(&job).map_err(io::Error::other)).await? {
+        return shared.logs.ingest(task, stream).await;
+    }
+    // Held, so that it is the one that grows.
+    let log = shared.logs.open(task);
+    let mut grown = log.watch();
+    let noticing = async {
+        while grown.changed().await.is_ok() {
+            shared.core.tell(Input::LogGrown(task.clone())).await.map_err(io::Error::other)?;
+            tokio::time::sleep(GROWTH).await;
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        taken = shared.logs.ingest(task, stream) => taken,
+        stopped = noticing => stopped,
     }
 }
 

@@ -82,6 +82,7 @@ impl Server {
             owner: "me".into(),
             keep,
             volumes: Vec::new(),
+            policy: Default::default(),
             pools,
             read_again: Box::new(|| Err("there is no configuration".into())),
         });

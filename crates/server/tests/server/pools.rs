@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use muster_api::Code;
 use muster_api::model::pool::{HostSpec, PoolSpec};
 use muster_api::model::{NodeId, State};
-use muster_api::pool::{AddHosts, PoolView, PutPool, RemoveHosts, ShowPool};
+use muster_api::pool::{AddHosts, DrainNode, PoolView, PutPool, RemoveHosts, ShowPool};
 use muster_api::view::{CreateJob, StopJob};
 use muster_engine::{
     Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest,
@@ -192,7 +192,7 @@ async fn a_pool_is_there_after_a_restart_and_its_hosts_come_back() {
     let put = PutPool { hosts: hosts(&["h1", "h2"]), shared: Some("/nas".into()) };
     server.client.put_pool("gpu", &put).await.unwrap();
     assert!(settled(&server).await.hosts.iter().all(|host| host.node.connected));
-    server.client.drain_node("h2").await.unwrap();
+    server.client.drain_node("h2", &DrainNode::default()).await.unwrap();
     let (server, far) = start(server.stop().await, Vec::new()).await;
     let nodes = server.client.nodes().await.unwrap().items;
     let shown: Vec<_> = nodes.iter().map(|node| (node.id.as_str(), node.connected, node.drained)).collect();
@@ -295,7 +295,7 @@ async fn wrong_hosts_are_named_one_by_one() {
     let refused = refusal(server.client.add_hosts("no.name", &wrong).await.unwrap_err());
     let fields: Vec<&str> = refused.errors.iter().map(|error| error.field.as_str()).collect();
     assert_eq!(fields, ["pool", "hosts[0].destination", "hosts[1].destination", "shared"]);
-    let refused = refusal(server.client.drain_node("nobody").await.unwrap_err());
+    let refused = refusal(server.client.drain_node("nobody", &DrainNode::default()).await.unwrap_err());
     assert_eq!((refused.code, refused.status), (Code::NodeNotFound, 404));
     server.stop().await;
 }

@@ -75,6 +75,7 @@ const TASKS: &str = "
 const GANG: &str = "
     SELECT max(attempt), node, devices, phase, address, started_at, ended_at, \"end\", parting FROM task
     WHERE job = ?1 AND attempt <= ?2 AND ?2 <= (SELECT attempt FROM job WHERE id = ?1) GROUP BY rank ORDER BY rank";
+const PROGRESS: &str = "SELECT progress FROM array WHERE job = ?1";
 const ATTEMPTS: &str =
     "SELECT number, started_at, ended_at, reason, failed_rank FROM attempt WHERE job = ?1 ORDER BY number";
 
@@ -163,6 +164,11 @@ fn job(connection: &Connection, id: &JobId) -> Result<Option<JobRow>> {
 }
 
 fn add_tasks(connection: &Connection, row: &mut JobRow) -> Result<()> {
+    if row.job.policy.array.is_some() {
+        let read = |row: &Row| Columns::new(row).json();
+        row.job.array =
+            connection.prepare_cached(PROGRESS)?.query_row([row.job.id.as_str()], read).optional()?;
+    }
     if row.job.attempt > 0 {
         // Only where members come one by one does the last attempt not have them all.
         let sql = if row.job.policy.independent { GANG } else { TASKS };
@@ -191,6 +197,11 @@ fn read_job(row: &Row, specs: &mut Specs) -> Result<JobRow> {
     let spec = match specs.get(&spec_id) {
         Some(spec) => Arc::clone(spec),
         None => Arc::clone(specs.entry(spec_id).or_insert(Arc::new(columns.json()?))),
+    };
+    // What it has now is what counts; those that share the spec keep theirs.
+    let spec = match spec.priority == priority {
+        true => spec,
+        false => Arc::new(JobSpec { priority, ..(*spec).clone() }),
     };
     job.policy = Policy::from(&*spec);
     Ok(JobRow {
@@ -231,7 +242,9 @@ fn read_machine(columns: &mut Columns) -> Result<Job> {
             retries: Default::default(),
             leader: false,
             independent: false,
+            array: None,
         },
+        array: None,
         tasks: Vec::new(),
     })
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use muster_model::array::ElementCounts;
 use muster_model::spec::Kind;
 use muster_model::{JobId, Reason, State, Timestamp};
 use rusqlite::types::Value;
@@ -82,6 +83,20 @@ pub struct JobSummaryRow {
     pub started_at: Option<Timestamp>,
     /// When it was over.
     pub ended_at: Option<Timestamp>,
+    /// Higher goes first.
+    pub priority: u32,
+    /// It may be ended for more important work.
+    pub preemptible: bool,
+    /// Each task has a node of its own.
+    pub exclusive: bool,
+    /// CPUs of each task, in thousandths; 0 if it does not say.
+    pub cpu_millis: u64,
+    /// Memory of each task; 0 if it does not say.
+    pub memory_bytes: u64,
+    /// The longest it may run, as written.
+    pub timeout: Option<String>,
+    /// How its elements are, where it is an array.
+    pub elements: Option<ElementCounts>,
 }
 
 /// The order [`read_summary`] reads in. CROSS JOIN: the planner must not begin with the specs.
@@ -89,8 +104,11 @@ const SUMMARY: &str = "
     SELECT
         job.seq, job.id, job.name, job.kind, spec.body ->> '$.labels', job.owner, job.workspace, job.state, job.reason, job.failed_rank,
         job.hold, job.attempt, job.eligible_at, job.exit_code, job.target, spec.nodes, spec.gpus, spec.command,
-        job.submitted_at, job.started_at, job.ended_at
-    FROM job CROSS JOIN spec ON spec.id = job.spec";
+        job.submitted_at, job.started_at, job.ended_at,
+        job.priority, spec.body ->> '$.preemptible', spec.body ->> '$.exclusive',
+        CAST(round(1000 * (spec.body ->> '$.resources.cpus')) AS INTEGER), spec.body ->> '$.resources.memory', spec.body ->> '$.timeout',
+        array.total, array.running, array.succeeded, array.failed
+    FROM job CROSS JOIN spec ON spec.id = job.spec LEFT JOIN array ON array.job = job.id";
 /// As many parts as a list is made of, well within what SQLite takes.
 const MOST_PARTS: usize = 100;
 const COUNTS: &str = "SELECT state, count(*) FROM job GROUP BY state";
@@ -205,5 +223,19 @@ fn read_summary(row: &Row) -> Result<JobSummaryRow> {
         submitted_at: columns.time()?,
         started_at: columns.optional_time()?,
         ended_at: columns.optional_time()?,
+        priority: columns.plain()?,
+        preemptible: columns.plain::<Option<bool>>()?.unwrap_or(false),
+        exclusive: columns.plain::<Option<bool>>()?.unwrap_or(false),
+        cpu_millis: columns.plain::<Option<i64>>()?.map_or(0, i64::unsigned_abs),
+        memory_bytes: columns.plain::<Option<i64>>()?.map_or(0, i64::unsigned_abs),
+        timeout: columns.plain()?,
+        elements: read_counts(columns)?,
     })
+}
+
+fn read_counts(columns: &mut Columns) -> Result<Option<ElementCounts>> {
+    let Some(total) = columns.plain::<Option<u32>>()? else { return Ok(None) };
+    let (running, succeeded, failed) = (columns.plain()?, columns.plain()?, columns.plain()?);
+    let waiting = total.saturating_sub(running + succeeded + failed);
+    Ok(Some(ElementCounts { total, waiting, running, succeeded, failed }))
 }

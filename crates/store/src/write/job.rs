@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use muster_model::{Job, JobId, JobSpec, Task, Timestamp};
 use rusqlite::{OptionalExtension, Result, Transaction, params};
 
-use super::{allocation, request};
+use super::{allocation, array, request};
 use crate::change::NewJob;
 use crate::error::{Error, doing};
 use crate::row::{count, json, optional_json, time, word};
@@ -27,6 +27,7 @@ const UPDATE_JOB: &str = "
         eligible_at = ?10, generation = ?11, exit_code = ?12, started_at = ?13, ended_at = ?14
     WHERE id = ?1 AND generation = ?2";
 const RENAME_JOB: &str = "UPDATE job SET name = ?3 WHERE id = ?1 AND generation = ?2";
+const REPRIORITISE: &str = "UPDATE job SET priority = ?3 WHERE id = ?1 AND generation = ?2";
 const BEGIN_ATTEMPT: &str = "
     INSERT INTO attempt (job, number, started_at) VALUES (?1, ?2, ?3) ON CONFLICT (job, number) DO NOTHING";
 /// Members of a group that came one by one are of several attempts; one that still has somebody goes on.
@@ -76,6 +77,7 @@ pub(super) fn insert(transaction: &Transaction, new: &NewJob) -> Result<u64> {
     ])?;
     let seq = transaction.last_insert_rowid().cast_unsigned();
     request::insert(transaction, new)?;
+    array::put(transaction, job)?;
     // A job is stored before it is first tried; one that was tried all the same loses nothing.
     write_attempt(transaction, job, &job.ranks(|_| true), new.submitted_at)?;
     Ok(seq)
@@ -108,6 +110,7 @@ pub(super) fn update(
     if changed == 0 {
         return Err(Error::Stale { job: job.id.clone() });
     }
+    array::put(transaction, job).map_err(doing("store an array"))?;
     write_attempt(transaction, job, touched, at).map_err(doing("store a job's attempt"))
 }
 
@@ -140,6 +143,21 @@ pub(super) fn rename(
     let row = params![id.as_str(), count(generation), name];
     let changed = transaction.prepare_cached(RENAME_JOB).and_then(|mut statement| statement.execute(row));
     match changed.map_err(doing("rename a job"))? {
+        0 => Err(Error::Stale { job: id.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a job another priority, if the stored one is of the generation that this was decided on.
+pub(super) fn reprioritise(
+    transaction: &Transaction,
+    id: &JobId,
+    generation: u64,
+    priority: u32,
+) -> Result<(), Error> {
+    let row = params![id.as_str(), count(generation), priority];
+    let changed = transaction.prepare_cached(REPRIORITISE).and_then(|mut statement| statement.execute(row));
+    match changed.map_err(doing("change a job's priority"))? {
         0 => Err(Error::Stale { job: id.clone() }),
         _ => Ok(()),
     }

@@ -47,7 +47,7 @@ pub(super) fn remove(transaction: &Transaction, name: &str) -> Result<()> {
 pub(super) fn remove_node(transaction: &Transaction, node: &NodeId) -> Result<()> {
     transaction.prepare_cached(REMOVE_NODE)?.execute([node.as_str()])?;
     transaction.prepare_cached(UNDRAIN)?.execute([node.as_str()])?;
-    Ok(())
+    super::schedule::put_labels(transaction, node, &Default::default())
 }
 
 /// Stores whether a node is drained, and since when.

@@ -42,6 +42,7 @@ class Client:
         *,
         name: str | None = None,
         nodes: int = 1,
+        array: str | None = None,
         gpus: str | int | None = None,
         cpus: float | None = None,
         memory: str | int | None = None,
@@ -61,13 +62,15 @@ class Client:
         """Submits a command as a job and returns at once; `.wait(show=True)` shows its output until it is over.
 
         A list of words is executed as it stands, a text is a line for the shell. The code is the folder `workdir`, the
-        current one if absent. `spec` has any other field of the job file.
+        current one if absent. With `array`, such as `"1-1000%16"`, the command runs once for each index. `spec` has any
+        other field of the job file.
         """
         resources = {"gpus": None if gpus is None else str(gpus), "cpus": cpus, "memory": memory, "shm": shm}
         fields: dict[str, Any] = {
             "command": command if isinstance(command, str) else list(command),
             "name": name,
             "nodes": nodes,
+            "array": array,
             "resources": _said(resources) or None,
             "workdir": os.path.abspath(workdir or "."),  # noqa: PTH100 - a link stays a link
             "env": dict(env) if env else None,

@@ -44,6 +44,7 @@ Code = Literal[
 Command = Union[list[str], str]
 CommandOn = Literal["all", "first"]
 CommandState = Literal["queued", "running", "done", "lost"]
+ElementState = Literal["waiting", "running", "succeeded", "failed"]
 Face = Literal["dlws", "dlc", "modelarts", "slurm"]
 FieldCode = Literal[
     "name_in_use",
@@ -120,6 +121,18 @@ class AllocationView(TypedDict):
     id: NotRequired[str | None]
 
 
+class Asks(TypedDict):
+    """What a job asks for beside nodes and devices."""
+
+    cpu_millis: NotRequired[int]
+    exclusive: NotRequired[bool]
+    memory_bytes: NotRequired[int]
+    preemptible: NotRequired[bool]
+    priority: NotRequired[int]
+    timeout_ms: NotRequired[int | None]
+    workspace: NotRequired[str]
+
+
 class AttemptView(TypedDict):
     """One try."""
 
@@ -151,6 +164,17 @@ class AuditPage(TypedDict):
     next_cursor: NotRequired[str | None]
 
 
+class AvailableView(TypedDict):
+    """What somebody can get of one model now."""
+
+    all: int
+    free: int
+    largest: NotRequired[LargestView | None]
+    model: str
+    on: str
+    quota_left: NotRequired[int | None]
+
+
 class Batch(TypedDict):
     """A batch script as Slurm runs it: once, on the first node; what it starts with `srun` runs on all of them."""
 
@@ -177,12 +201,36 @@ class BundleStatus(TypedDict):
     missing: list[ChunkId]
 
 
+class ChangeJob(TypedDict):
+    """`PATCH /jobs/{job}`: what is absent stays."""
+
+    priority: NotRequired[int | None]
+
+
+class ChangeQuota(TypedDict):
+    """`PATCH /quota/workspaces/{workspace}`: what is absent stays."""
+
+    cpu_millis: NotRequired[Quota | None]
+    gpus: NotRequired[Quota | None]
+    memory_bytes: NotRequired[Quota | None]
+    models: NotRequired[dict[str, Quota]]
+    unlimited: NotRequired[list[str]]
+    weight: NotRequired[float | None]
+
+
 class ChangeUser(TypedDict):
     """`PATCH /users/{user}`: what is absent stays."""
 
     account: NotRequired[str | None]
     admin: NotRequired[bool | None]
     disabled: NotRequired[bool | None]
+
+
+class ChangeUserQuota(TypedDict):
+    """`PATCH /quota/users/{user}`: what is absent stays."""
+
+    max_running: NotRequired[int | None]
+    weight: NotRequired[float | None]
 
 
 class Check(TypedDict):
@@ -328,6 +376,43 @@ class Doctor(TypedDict):
     checks: list[Check]
 
 
+class DrainNode(TypedDict):
+    """`POST /nodes/{node}/drain`."""
+
+    evict: NotRequired[bool]
+
+
+class ElementCounts(TypedDict):
+    """How many elements are how."""
+
+    failed: int
+    running: int
+    succeeded: int
+    total: int
+    waiting: int
+
+
+class ElementPage(TypedDict):
+    """A page of elements."""
+
+    items: list[ElementView]
+    next_after: NotRequired[int | None]
+
+
+class ElementView(TypedDict):
+    """An element of an array."""
+
+    attempt: NotRequired[int | None]
+    ended_at: NotRequired[str | None]
+    failure: NotRequired[Reason | None]
+    index: int
+    message: NotRequired[str | None]
+    rank: NotRequired[int | None]
+    started_at: NotRequired[str | None]
+    state: ElementState
+    tries: int
+
+
 class Endpoint(TypedDict):
     """A port of a task that people reach through muster."""
 
@@ -444,12 +529,14 @@ class JobSpec(TypedDict):
     """What a user asked to run."""
 
     after: NotRequired[list[After]]
+    array: NotRequired[str | None]
     batch: NotRequired[Batch | None]
     clean_env: NotRequired[bool]
     command: NotRequired[Command]
     command_on: NotRequired[CommandOn | None]
     endpoints: NotRequired[list[Endpoint]]
     env: NotRequired[dict[str, str]]
+    exclude: NotRequired[list[str]]
     exclusive: NotRequired[bool]
     faces: NotRequired[list[Face] | None]
     framework: NotRequired[Framework | None]
@@ -461,6 +548,7 @@ class JobSpec(TypedDict):
     kind: NotRequired[Kind]
     labels: NotRequired[dict[str, str]]
     name: NotRequired[str | None]
+    node_labels: NotRequired[dict[str, str]]
     nodes: int
     on: NotRequired[str]
     on_failure: NotRequired[OnFailure]
@@ -484,8 +572,10 @@ class JobSpec(TypedDict):
 class JobSummary(TypedDict):
     """A job in a list."""
 
+    asks: NotRequired[Asks]
     attempt: int
     command: str
+    elements: NotRequired[ElementCounts | None]
     ended_at: NotRequired[str | None]
     exit_code: NotRequired[int | None]
     gpus: NotRequired[str | None]
@@ -517,6 +607,19 @@ class Kubernetes(TypedDict):
     service_account: NotRequired[str | None]
     tolerations: NotRequired[list[dict[str, Any]]]
     user: NotRequired[int | None]
+
+
+class LabelNode(TypedDict):
+    """What a node is to be labelled with."""
+
+    labels: dict[str, str | None]
+
+
+class LargestView(TypedDict):
+    """A job that would start now."""
+
+    gpus: int
+    nodes: int
 
 
 class LaunchView(TypedDict):
@@ -636,6 +739,7 @@ class NodeView(TypedDict):
     error: NotRequired[NodeError | None]
     host: str
     id: NodeId
+    labels: NotRequired[dict[str, str]]
     memory_bytes: int
     memory_bytes_used: int
     now: NotRequired[NodeUse | None]
@@ -727,6 +831,50 @@ class PutPool(TypedDict):
     shared: NotRequired[str | None]
 
 
+class QueueView(TypedDict):
+    """`GET /queue`: who waits, those that are to start next first."""
+
+    items: list[QueuedView]
+    waiting: int
+
+
+class QueuedView(TypedDict):
+    """A job that waits."""
+
+    code: str
+    elements: NotRequired[int | None]
+    gpus: NotRequired[str | None]
+    job: JobId
+    name: str
+    nodes: int
+    on: str
+    position: NotRequired[int | None]
+    priority: int
+    starts_at: NotRequired[str | None]
+    summary: str
+    user: str
+    waiting_since: str
+    workspace: str
+
+
+class Quota(TypedDict):
+    """How much of one resource a workspace may have."""
+
+    borrow: NotRequired[int | None]
+    lend: NotRequired[int | None]
+    nominal: int
+
+
+class QuotaView(TypedDict):
+    """`GET /quota`: who may have what, who has what, and what the caller can get now."""
+
+    available: list[AvailableView]
+    max_running: NotRequired[int | None]
+    users: list[UserQuotaView]
+    workspace: NotRequired[str | None]
+    workspaces: list[WorkspaceQuotaView]
+
+
 class Reason(TypedDict):
     """Why a task or a job ended, or went back to the queue. Serialised with its `code`."""
 
@@ -740,6 +888,7 @@ class Reason(TypedDict):
         "command_not_found",
         "dependency_failed",
         "displaced",
+        "elements_failed",
         "exit_code",
         "evicted",
         "hung",
@@ -757,16 +906,31 @@ class Reason(TypedDict):
     ]
     command: NotRequired[str]
     exit_code: NotRequired[int]
+    failed: NotRequired[int]
     limit_ms: NotRequired[int]
     message: NotRequired[str]
     node: NotRequired[str]
     signal: NotRequired[int]
+    total: NotRequired[int]
 
 
 class RenameJob(TypedDict):
     """`POST /jobs/{job}/rename`."""
 
     name: str
+
+
+class ResourceView(TypedDict):
+    """What a workspace may have, and has, of one resource."""
+
+    borrow: NotRequired[int | None]
+    borrowed: int
+    left: NotRequired[int | None]
+    lend: NotRequired[int | None]
+    lent: int
+    nominal: NotRequired[int | None]
+    resource: str
+    used: int
 
 
 class Resources(TypedDict):
@@ -1003,6 +1167,22 @@ class UserList(TypedDict):
     items: list[UserView]
 
 
+class UserQuota(TypedDict):
+    """What a user is due."""
+
+    max_running: NotRequired[int | None]
+    weight: NotRequired[float]
+
+
+class UserQuotaView(TypedDict):
+    """What a user may have, and has."""
+
+    max_running: NotRequired[int | None]
+    running: int
+    user: str
+    weight: float
+
+
 class UserView(TypedDict):
     """A person."""
 
@@ -1036,10 +1216,20 @@ class WhoAmI(TypedDict):
 class Why(TypedDict):
     """Why a job is as it is: what it waits for, or why it ended."""
 
+    ahead: NotRequired[int | None]
     code: str
     constraint: NotRequired[str | None]
     help: NotRequired[str | None]
+    options: NotRequired[list[WhyOption]]
+    starts_after: NotRequired[str | None]
     starts_at: NotRequired[str | None]
+    summary: str
+
+
+class WhyOption(TypedDict):
+    """A change to a job with which it would start now."""
+
+    change: str
     summary: str
 
 
@@ -1047,6 +1237,24 @@ class WorkspaceList(TypedDict):
     """`GET /workspaces`."""
 
     items: list[WorkspaceView]
+
+
+class WorkspaceQuota(TypedDict):
+    """What a workspace is due. What is not listed has no bound."""
+
+    cpu_millis: NotRequired[Quota | None]
+    gpus: NotRequired[Quota | None]
+    memory_bytes: NotRequired[Quota | None]
+    models: NotRequired[dict[str, Quota]]
+    weight: NotRequired[float]
+
+
+class WorkspaceQuotaView(TypedDict):
+    """What a workspace may have, and has."""
+
+    resources: list[ResourceView]
+    weight: float
+    workspace: str
 
 
 class WorkspaceSettings(TypedDict):

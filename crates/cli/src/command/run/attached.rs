@@ -9,7 +9,7 @@ use muster_api::model::{State, Timestamp};
 use muster_api::view::{JobDetail, LogChunk, LogsQuery, NodeView, StreamEnd, Why};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use super::{exit_code, headline, summary};
+use super::{array, exit_code, headline, summary};
 use crate::command::nodes::place;
 use crate::command::stop;
 use crate::display::{Display, Mode};
@@ -66,6 +66,9 @@ pub(in crate::command) async fn watch(
     terminal::remark(&headline(job));
     view.lines.iter().for_each(|line| terminal::remark(line));
     let mut watch = Watch::new(session, job, json, view.unattended);
+    if job.spec.array.is_some() {
+        return array::watch(watch, interrupts, json).await;
+    }
     let mut log = LogFollow::start(session, watch.id(), view.log);
     let mut ticks = interval_at(Instant::now() + TICK, TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,7 +88,7 @@ pub(in crate::command) async fn watch(
     }
 }
 
-struct Watch<'a> {
+pub(super) struct Watch<'a> {
     session: &'a Arc<Session>,
     job: &'a JobDetail,
     display: Display,
@@ -119,7 +122,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn id(&self) -> &'a str {
+    pub(super) fn id(&self) -> &'a str {
         self.job.summary.id.as_str()
     }
 
@@ -143,6 +146,10 @@ impl<'a> Watch<'a> {
             self.id(),
             self.id()
         ))
+    }
+
+    pub(super) fn session(&self) -> &'a Arc<Session> {
+        self.session
     }
 
     fn on_start(&mut self) {
@@ -190,7 +197,7 @@ impl<'a> Watch<'a> {
     }
 
     /// An exit code when there is nothing more to wait for.
-    async fn on_signal(
+    pub(super) async fn on_signal(
         &mut self,
         interrupts: &mut Interrupts,
         received: Received,
@@ -228,7 +235,7 @@ impl<'a> Watch<'a> {
         Ok(None)
     }
 
-    async fn on_end(&mut self, end: &StreamEnd, json: bool) -> Result<ExitCode, Error> {
+    pub(super) async fn on_end(&mut self, end: &StreamEnd, json: bool) -> Result<ExitCode, Error> {
         self.spinner.clear();
         self.shown(Display::finish)?;
         if !self.display.is_at_line_start() && terminal::stderr_is_terminal() {

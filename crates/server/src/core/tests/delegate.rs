@@ -651,6 +651,7 @@ fn files_of_an_attempt_that_is_over_can_be_looked_at() {
 #[test]
 fn many_jobs_are_handed_over_in_their_order_some_at_a_time() {
     let mut fixture = Fixture::new();
+    fixture.core.scheduler = Scheduler::new(Policy { starts_per_pass: 100, ..Policy::default() });
     let submissions = (0..150).map(|_| {
         let submission = Submission {
             spec: JobSpec::from_value(json!({ "command": ["true"], "on": "slurm/gpu" })).unwrap(),

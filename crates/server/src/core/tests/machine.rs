@@ -24,8 +24,10 @@ impl Fixture {
     }
 
     fn free(&self) -> (u32, u64, u32) {
-        let free = &self.core.nodes[&node()].free;
-        (free.slots, free.cpu_millis, free.tasks)
+        let node = &self.core.nodes[&node()];
+        let used = self.core.scheduler.used(&node.id);
+        let tasks = node.tasks.len() as u32;
+        (node.capacity.slots - used.slots, node.capacity.cpu_millis - used.cpu_millis, tasks)
     }
 
     fn run(&mut self, job: &JobId, attempt: u32) {
@@ -40,6 +42,7 @@ fn machine(name: &str) -> serde_json::Value {
 }
 
 use muster_model::job::Event;
+use muster_model::spec::Target;
 
 #[test]
 fn a_machine_only_waits_has_its_node_alone_and_gives_all_back_once() {
@@ -88,7 +91,6 @@ fn a_suspended_machine_survives_the_server_and_holds_nothing_but_its_name() {
     assert_eq!(fixture.ask_unfinished(), 0, "nobody need stay for it");
     assert_eq!(fixture.try_submit(machine("m"), None).unwrap_err().code, Code::NameTaken);
     fixture.apply(&job, Event::Resume).unwrap();
-    assert_eq!(fixture.core.jobs[&job].waiting.prefer, [node()]);
     assert_eq!(fixture.state(&job), State::Starting);
 }
 

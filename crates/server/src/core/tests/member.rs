@@ -21,7 +21,7 @@ impl Fixture {
     }
 
     fn slots(&self) -> u32 {
-        self.core.nodes[&node()].free.slots
+        self.core.nodes[&node()].capacity.slots - self.core.scheduler.used(&node()).slots
     }
 
     /// Two machines that run.

@@ -89,7 +89,7 @@ impl Fixture {
 
     fn drain(&mut self, node: &str, drained: bool) -> Result<NodeId, Problem> {
         let (reply, mut answer) = oneshot::channel();
-        self.turn(Input::Drain { node: node.into(), drained, reply });
+        self.turn(Input::Drain { node: node.into(), drained, evict: false, reply });
         answer.try_recv().unwrap()
     }
 
@@ -106,7 +106,7 @@ impl Fixture {
     pub(super) fn why(&mut self, job: &JobId) -> Why {
         let (reply, mut answer) = oneshot::channel();
         self.turn(Input::Why(job.clone(), reply));
-        answer.try_recv().unwrap().unwrap().unwrap()
+        answer.try_recv().unwrap().unwrap().unwrap().answer(JobId::to_string)
     }
 
     fn shown(&self) -> Vec<String> {
@@ -341,7 +341,7 @@ fn a_change_that_is_not_written_did_not_happen() {
     ];
     inputs.into_iter().for_each(|input| fixture.core.handle(input, &mut batch, at));
     for drained in [true, false, true] {
-        let input = Input::Drain { node: "local".into(), drained, reply: oneshot::channel().0 };
+        let input = Input::Drain { node: "local".into(), drained, evict: false, reply: oneshot::channel().0 };
         fixture.core.handle(input, &mut batch, at);
     }
     fixture.core.roll_back(batch, &Problem::new(muster_api::Code::Unavailable, "no"));
@@ -351,7 +351,7 @@ fn a_change_that_is_not_written_did_not_happen() {
     assert_eq!(fixture.core.jobs[&job].job.state, State::Starting);
     let report = TaskReport { task: task(&job, 1, 0), phase: ReportPhase::Preparing };
     let _messages = fixture.connect_node(&id("h1"), "a", vec![report]);
-    assert!(fixture.core.nodes[&id("h1")].free.usable);
+    assert!(fixture.core.nodes[&id("h1")].usable);
 }
 
 #[test]
@@ -534,12 +534,15 @@ impl World {
             }
         }
         for (id, node) in &core.nodes {
-            assert_eq!(
-                u32::try_from(node.tasks.len()).unwrap(),
-                node.free.capacity.slots - node.free.slots,
-                "{id}"
-            );
+            assert_eq!(u32::try_from(node.tasks.len()).unwrap(), core.scheduler.used(&node.id).slots, "{id}");
             assert_eq!(node.drained, drained.contains(id), "{id}");
+        }
+        // What the scheduler was told step by step is what it would be told all at once.
+        let anew = core.scheduler_anew(&[], now());
+        core.nodes.keys().for_each(|id| assert_eq!(core.scheduler.used(id), anew.used(id), "{id}"));
+        if core.untold.jobs.is_empty() && core.untold.nodes.is_empty() {
+            assert_eq!(core.scheduler.running(), anew.running());
+            core.jobs.keys().for_each(|id| assert_eq!(core.scheduler.knows(id), anew.knows(id), "{id}"));
         }
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Selection {
     pub by_line: bool,
     /// Only so many of the last lines.
     pub tail: Option<u32>,
+    /// From here to the end of this element.
+    pub element: Option<(u64, u32)>,
 }
 
 /// Something to show.
@@ -75,7 +77,7 @@ impl Source {
             .then(|| Lines::new(task.rank, selection.grep.clone()));
         let mut source = Self {
             rank: task.rank,
-            reader: Reader::new(log.dir.clone(), begin.offset),
+            reader: reader(&log.dir, begin.offset, selection),
             grown,
             pending: None,
             selection: selection.clone(),
@@ -177,6 +179,14 @@ impl Source {
     }
 }
 
+fn reader(dir: &SegmentDir, offset: u64, selection: &Selection) -> Reader {
+    let reader = Reader::new(dir.clone(), offset);
+    match selection.element {
+        Some((_, index)) => reader.until_end_of(index),
+        None => reader,
+    }
+}
+
 /// Where to begin, and what to drop there.
 fn begin(dir: &SegmentDir, selection: &Selection, mark: Option<&Mark>) -> Tail {
     let at = |offset| Tail { offset, skip: [0; 2] };
@@ -192,6 +202,9 @@ fn begin(dir: &SegmentDir, selection: &Selection, mark: Option<&Mark>) -> Tail {
         };
         let tail = end.and_then(|end| dir.tail_before(lines as usize, end));
         return tail.unwrap_or(at(0));
+    }
+    if let Some((from, _)) = selection.element {
+        return at(from);
     }
     at(selection.since.and_then(|since| dir.segment_at(since).ok()).unwrap_or(0))
 }
@@ -216,6 +229,7 @@ pub(super) fn read_on(sources: &mut [Source]) -> io::Result<Step> {
     while read < SCAN && shown < STEP {
         for source in sources.iter_mut().filter(|source| source.pending.is_none() && !source.is_past) {
             source.pending = source.reader.next_record().map_err(io::Error::other)?;
+            source.is_past |= source.pending.is_none() && source.reader.is_over();
         }
         let oldest = sources
             .iter_mut()

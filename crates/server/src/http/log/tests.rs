@@ -43,7 +43,8 @@ fn append(dir: SegmentDir, records: &[(Stream, Vec<u8>)]) -> u64 {
         if i % 4 == 0 {
             segment = log.end();
         }
-        let header = Header { length: bytes.len() as u32, stream: *stream, time_micros: time_of(i) };
+        let header =
+            Header { length: bytes.len() as u32, stream: *stream, time_micros: time_of(i), is_mark: false };
         let record = [&header.encode()[..], bytes].concat();
         log.append_at(segment, log.end(), &record).unwrap();
     }
@@ -235,6 +236,7 @@ fn options(home: &Path) -> Options {
     Options {
         keep: crate::retention::Keep::default(),
         volumes: Vec::new(),
+        policy: Default::default(),
         pools: Vec::new(),
         read_again: Box::new(|| Err("there is no configuration".into())),
         home: home.into(),
@@ -311,9 +313,9 @@ async fn a_follower_does_not_wait_for_ever_for_a_node_that_is_away() {
     server.shared.core.ask(Input::Nodes).await.unwrap();
     let mut patient = follower(&server.shared, &job, Duration::from_millis(20)).begin(None).await;
     let mut shown = Vec::new();
-    // Many times its patience: a node that is there is waited for.
+    // Many times its patience, and until something has come: a node that is there is waited for.
     let began = std::time::Instant::now();
-    while began.elapsed() < Duration::from_millis(200) {
+    while began.elapsed() < Duration::from_millis(200) || shown.is_empty() {
         match patient.turn().await.unwrap() {
             Turn::Pieces(_, pieces) => shown.extend(pieces),
             Turn::Again => {}
