@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use muster_link::log::SegmentDir;
 use muster_model::array::Grant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::io::Errno;
 
@@ -37,6 +38,9 @@ use crate::supervisor::{
     StopAsked, give, read, write,
 };
 use crate::tree::{Process, boot_id, is_same_boot};
+
+/// How long a supervisor is awaited that has nothing left to do. Whoever waits tries again later.
+const GONE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// What went wrong with a task's directory.
 #[derive(Debug, thiserror::Error)]
@@ -229,6 +233,21 @@ pub fn watch(dir: &Path, supervisor: Option<Process>) -> Result<OwnedFd, Error> 
         return Ok(descriptor);
     }
     open_control(dir).map(OwnedFd::from).map_err(Error::io("watch the supervisor", dir))
+}
+
+/// Wait until the supervisor of a task that is over is gone, and with it all that it held. It has written the end a moment
+/// before that, and on a busy machine such a moment can be long.
+pub fn await_gone(dir: &Path) -> Result<(), Error> {
+    let started = read::<Started>(dir, STARTED).map_err(Error::io("read the start", dir))?;
+    let Some(supervisor) = started.map(|started| started.supervisor) else { return Ok(()) };
+    let is_gone = match supervisor.pidfd() {
+        Ok(descriptor) => {
+            let mut awaited = [PollFd::new(&descriptor, PollFlags::IN)];
+            poll(&mut awaited, Some(&GONE)).map_err(Error::io("wait for the supervisor", dir))? > 0
+        }
+        Err(_) => !supervisor.is_alive(),
+    };
+    if is_gone { Ok(()) } else { Err(Error::Supervised { dir: dir.to_owned() }) }
 }
 
 /// Take the lock that a living supervisor has, to be the only one who starts or buries.

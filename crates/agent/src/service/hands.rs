@@ -412,7 +412,7 @@ impl Work {
     }
 
     fn forget(&mut self, continues: bool, shelf: &Shelf) -> Result<Done, Error> {
-        self.release_tree();
+        self.release_tree()?;
         let files = record::Files { bytes: self.dir.usage(), continues };
         // One that finds no room is measured again by the next agent.
         match self.dir.write_files(files) {
@@ -427,17 +427,20 @@ impl Work {
 
     /// Give back what held the task's processes together. Its supervisor does so, unless it was killed at the very end
     /// or never came.
-    fn release_tree(&self) {
+    fn release_tree(&self) -> Result<(), Error> {
         if let Ok(Some(launch)) = read::<supervisor::Launch>(self.dir.path(), LAUNCH) {
             launch.tree.remove();
             if let Some(stage) = &launch.stage {
+                // While it lives, it keeps others from removing what it has mounted on.
+                task::await_gone(self.dir.path())?;
                 remove_points(stage);
             }
         }
+        Ok(())
     }
 
     fn remove(&mut self, shelf: &Shelf) -> Result<Done, Error> {
-        self.release_tree();
+        self.release_tree()?;
         shelf.discard(&self.id)?;
         Ok(Outcome::Removed.into())
     }

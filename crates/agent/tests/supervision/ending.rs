@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use muster_agent::supervisor::{NotExecutable, Outcome, Status};
+use muster_agent::task::{Error, await_gone};
 
 use crate::harness::{Plan, WAYS};
 
@@ -182,4 +183,13 @@ fn files_with_the_environment_are_for_their_owner_alone() {
         let mode = fs::metadata(task.dir.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
+}
+
+#[test]
+fn a_supervisor_is_gone_when_its_process_is() {
+    let mut task = Plan::script("sleep 1000").start();
+    task.wait_started();
+    assert!(matches!(await_gone(&task.dir), Err(Error::Supervised { .. })));
+    task.kill_supervisor();
+    await_gone(&task.dir).unwrap();
 }
