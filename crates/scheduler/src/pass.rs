@@ -23,6 +23,9 @@ use crate::room::{Ceiling, KindIx, RunIx};
 use crate::run::{Offer, Phase};
 use crate::state::{Pool, Scheduler};
 
+/// After so many that were considered in vain, all that are in line are looked at once. Clusters of tests are small.
+const IN_VAIN: usize = if cfg!(test) { 1 } else { 32 };
+
 /// What one pass knows.
 pub(crate) struct Pass {
     pub now: Millis,
@@ -31,6 +34,8 @@ pub(crate) struct Pass {
     shares: Vec<Option<f64>>,
     members: Vec<Option<f64>>,
     users: HashSet<u32>,
+    /// Whether anybody ran as many as they may when it began.
+    any_at_limit: bool,
     quotas: HashSet<(ShapeIx, u32)>,
     /// Pools in which nobody may overtake.
     closed: HashSet<u32>,
@@ -40,6 +45,8 @@ pub(crate) struct Pass {
     /// For whom nothing is kept any more, since they could not start where it was; nor is it kept for them again in this pass,
     /// or each would lead to the next for ever.
     dropped: HashSet<JobIx>,
+    /// Room is kept for another than when it began: everybody is looked at again, by the next one.
+    is_unsettled: bool,
     /// Pools in which the first for whom room was kept has started.
     vacated: HashSet<usize>,
     /// Of each pool, what is known to fit or not, with the pool's count then.
@@ -49,8 +56,8 @@ pub(crate) struct Pass {
     freed: Vec<Option<Ceiling>>,
     stuck: Vec<Option<bool>>,
     ceilings: HashMap<(u32, Option<KindIx>, bool), Ceiling>,
-    /// At most so much more may each workspace have, and so much of that as its own: CPUs, memory, devices.
-    left: Vec<Option<[u64; 3]>>,
+    /// At most so much more may each workspace have, after so many starts; and so much as its own: CPUs, memory, devices.
+    left: Vec<Option<(usize, [u64; 3])>>,
     own_left: Vec<Option<[u64; 3]>>,
 }
 
@@ -94,11 +101,13 @@ impl Scheduler {
             shares: vec![None; self.workspaces.len()],
             members: vec![None; self.members.len()],
             users: HashSet::new(),
+            any_at_limit: self.people.iter().any(|person| self.is_at_limit(person)),
             quotas: HashSet::new(),
             closed: HashSet::new(),
             short: HashMap::new(),
             blocked: HashSet::new(),
             dropped: HashSet::new(),
+            is_unsettled: false,
             vacated: HashSet::new(),
             known: self.pools.iter().map(|pool| (pool.epoch, Known::default())).collect(),
             freed: vec![None; self.pools.len()],
@@ -180,15 +189,25 @@ impl Scheduler {
     /// Goes through the queue in order; whether to its end.
     fn start_waiting(&mut self, pass: &mut Pass) -> bool {
         let counts: Vec<u64> = self.pools.iter().map(|pool| pool.epoch).collect();
-        let groups = self.candidates(pass);
+        let mut groups = self.candidates(pass);
         self.line_up(&groups, pass);
+        let (mut in_vain, mut patience) = (0, IN_VAIN);
         while let Some((job, group)) = self.next_in_line(pass) {
             if pass.plan.starts.len() >= self.policy.starts_per_pass {
                 return false;
             }
             let before = pass.plan.starts.len();
             self.consider(job, group, pass);
-            self.move_up(job, group, pass.plan.starts.len() > before, pass);
+            let has_started = pass.plan.starts.len() > before;
+            if pass.is_unsettled {
+                return false;
+            }
+            self.move_up(job, group, has_started, pass);
+            in_vain += usize::from(!has_started);
+            if in_vain > patience {
+                patience = (self.thin_out(&mut groups, pass) / 16).max(IN_VAIN);
+                in_vain = 0;
+            }
         }
         for (pool, count) in self.pools.iter_mut().zip(counts) {
             pool.freed.clear();

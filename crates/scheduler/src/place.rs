@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use smallvec::SmallVec;
+
 use crate::fit::Need;
 use crate::policy::Millis;
 use crate::queue::JobIx;
 use crate::quota::{Dim, Verdict};
 use crate::room::{KindIx, NodeIx};
 use crate::run::{Offer, Seat};
-use crate::state::{Class, Kind, Scheduler};
+use crate::state::{Class, Kind, Person, Scheduler};
 
 /// What one job looks for a place as.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +26,9 @@ pub(crate) struct Asker {
     /// What is reserved for others binds it.
     pub is_bound: bool,
 }
+
+/// Kinds of device that would do: few clusters have more than two.
+pub(crate) type Kinds = SmallVec<[Option<KindIx>; 2]>;
 
 /// How many nodes a gang chooses from: enough for a few whole racks, few enough on the largest cluster.
 const CHOICE: usize = 512;
@@ -55,10 +60,14 @@ impl Scheduler {
         }
     }
 
+    /// Whether somebody runs as many as they may.
+    pub(crate) fn is_at_limit(&self, person: &Person) -> bool {
+        person.due.max_running.or(self.max_running).is_some_and(|most| person.running >= most)
+    }
+
     /// Looks for a way to start now.
     pub(crate) fn offer(&self, asker: &Asker) -> Result<Offer, Blocked> {
-        let person = &self.people[asker.user as usize];
-        if person.due.max_running.or(self.max_running).is_some_and(|most| person.running >= most) {
+        if self.is_at_limit(&self.people[asker.user as usize]) {
             return Err(Blocked::User);
         }
         let group = &self.groups[asker.group];
@@ -83,8 +92,7 @@ impl Scheduler {
 
     /// Whether quotas and limits allow a start now, wherever that would be and with devices of whatever kind.
     pub(crate) fn allowed(&self, asker: &Asker) -> Result<(), Blocked> {
-        let person = &self.people[asker.user as usize];
-        if person.due.max_running.or(self.max_running).is_some_and(|most| person.running >= most) {
+        if self.is_at_limit(&self.people[asker.user as usize]) {
             return Err(Blocked::User);
         }
         let check = |kind| match self.ledger.check(asker.workspace, &self.charge_of(asker.group, kind, &[])) {
@@ -143,9 +151,9 @@ impl Scheduler {
     }
 
     /// The kinds of device that would do, those of which the fewest are left first; one answer, if none are asked for.
-    pub(crate) fn kinds_for(&self, class: &Class) -> Vec<Option<KindIx>> {
+    pub(crate) fn kinds_for(&self, class: &Class) -> Kinds {
         let room = &self.pools[class.pool as usize].room;
-        let mut kinds: Vec<Option<KindIx>> = self.matching_kinds(class).collect();
+        let mut kinds: Kinds = self.matching_kinds(class).collect();
         kinds.sort_by_key(|kind| (kind.map(|kind| room.free(kind)), *kind));
         kinds
     }

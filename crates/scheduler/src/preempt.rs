@@ -10,6 +10,7 @@ mod room;
 use std::collections::BTreeSet;
 
 use muster_model::JobId;
+use smallvec::smallvec;
 
 use crate::pass::Pass;
 use crate::place::{Asker, Blocked};
@@ -164,7 +165,7 @@ impl Scheduler {
         }
         let class = &self.classes[self.groups[asker.group].class];
         let kinds = match self.pools[class.pool as usize].delegates {
-            true => vec![None],
+            true => smallvec![None],
             false => self.kinds_for(class),
         };
         kinds.into_iter().find_map(|kind| self.way_of(asker, kind, now))

@@ -6,6 +6,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use smallvec::SmallVec;
+
 use crate::policy::Millis;
 use crate::sorted::Sorted;
 
@@ -82,8 +84,8 @@ impl Lane {
 /// The jobs of one shape.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lanes {
-    /// By priority, the highest first, and workspace.
-    levels: Vec<Level>,
+    /// By priority, the highest first, and workspace. Most have one for ever, which is looked at in every pass.
+    levels: SmallVec<[Level; 1]>,
     /// Those of which it is known for how long they run.
     by_length: Sorted<(Millis, JobIx)>,
     len: usize,
@@ -98,8 +100,6 @@ impl Lanes {
                 workspace: ticket.workspace,
                 lanes: Vec::with_capacity(1),
             };
-            // Most have one level, and one lane in it, for ever.
-            self.levels.reserve_exact(usize::from(self.levels.is_empty()));
             self.levels.insert(at, level);
             at
         });

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 pub use muster_model::quota::Quota;
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 /// What a quota is of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,8 +30,8 @@ pub(crate) const MEMORY: Dim = 1;
 pub(crate) const DEVICES: Dim = 2;
 pub(crate) const FIRST_MODEL: Dim = 3;
 
-/// What a run counts for, by resource.
-pub(crate) type Charge = Vec<(Dim, u64)>;
+/// What a run counts for, by resource: CPUs, memory, devices and their model, and rarely more.
+pub(crate) type Charge = SmallVec<[(Dim, u64); 4]>;
 
 /// What a workspace's quotas say to more of something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,11 +196,49 @@ impl Ledger {
         let others_lend = total.lends - u128::from(quota.lends(used));
         let others_borrowed = total.borrowed - u128::from(quota.borrowed(used));
         let room = at_most(others_lend.saturating_sub(others_borrowed));
-        let most = quota.nominal.saturating_add(room.min(quota.borrow.unwrap_or(u64::MAX)));
+        // What others have of its own is not there now; what it does not lend is.
+        let lent = at_most(others_borrowed.saturating_sub(others_lend)).min(quota.lend.unwrap_or(u64::MAX));
+        let own = quota.nominal.saturating_sub(lent);
+        let most = own.saturating_add(room.min(quota.borrow.unwrap_or(u64::MAX)));
         Some(most.saturating_sub(used))
     }
 }
 
 fn at_most(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn quota() -> impl Strategy<Value = (Quota, u64)> {
+        let bound = || proptest::option::of(0..12_u64);
+        ((0..12_u64, bound(), bound()), 0..16_u64)
+            .prop_map(|((nominal, borrow, lend), used)| (Quota { nominal, borrow, lend }, used))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever the others have, and though quotas were cut meanwhile.
+        #[test]
+        fn what_is_left_is_the_most_that_may_be_had(all in prop::collection::vec(quota(), 1..4)) {
+            let mut ledger = Ledger::default();
+            for (ix, (quota, used)) in (0..).zip(&all) {
+                ledger.open();
+                ledger.set(ix, [(CPU, *quota)].into());
+                ledger.charge(ix, &[(CPU, *used)][..].into(), true);
+            }
+            for workspace in 0..all.len() as u32 {
+                let may = |amount: &u64| {
+                    matches!(ledger.check(workspace, &[(CPU, *amount)][..].into()), Verdict::Nominal | Verdict::Borrowed)
+                };
+                let most = (1..64).take_while(may).last().unwrap_or(0);
+                prop_assert_eq!(ledger.left(workspace, CPU), Some(most));
+            }
+        }
+    }
 }

@@ -5,6 +5,8 @@ mod told;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use smallvec::smallvec;
+
 use crate::policy::{Millis, millis};
 use crate::queue::JobIx;
 use crate::quota::{CPU, Charge, DEVICES, MEMORY, Verdict};
@@ -71,7 +73,7 @@ impl Scheduler {
     pub(crate) fn charge_of(&self, group: u32, kind: Option<KindIx>, seats: &[Seat]) -> Charge {
         let size = u64::from(self.groups[group].size);
         let need = &self.classes[self.groups[group].class].need;
-        let mut charge = vec![
+        let mut charge: Charge = smallvec![
             (CPU, need.cpu_millis.saturating_mul(size)),
             (MEMORY, need.memory_bytes.saturating_mul(size)),
         ];

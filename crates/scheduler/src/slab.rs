@@ -41,6 +41,11 @@ impl<T> Slab<T> {
         Slab { items, vacant }
     }
 
+    /// All numbers are below this one.
+    pub fn end(&self) -> u32 {
+        self.items.len() as u32
+    }
+
     pub fn get(&self, ix: u32) -> Option<&T> {
         self.items.get(ix as usize)?.as_ref()
     }

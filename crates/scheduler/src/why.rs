@@ -8,6 +8,7 @@ mod tier;
 use muster_model::JobId;
 use muster_model::quantity::format_bytes;
 use serde::Serialize;
+use smallvec::smallvec;
 
 pub use self::tier::Tier;
 use crate::alternative::Alternative;
@@ -241,7 +242,7 @@ impl Scheduler {
         let job = &self.jobs[ix];
         let class = &self.classes[self.groups[job.group].class];
         let delegates = self.pools[class.pool as usize].delegates;
-        let kinds = if delegates { vec![None] } else { self.kinds_for(class) };
+        let kinds = if delegates { smallvec![None] } else { self.kinds_for(class) };
         let never = |kind| self.ledger.never(job.workspace, &self.charge_of(job.group, kind, &[]));
         let all: Option<Vec<(Dim, u64)>> = kinds.into_iter().map(never).collect();
         let (dim, most) = all?.into_iter().max_by_key(|(_, most)| *most)?;

@@ -7,7 +7,7 @@ use super::Pass;
 use crate::known::Known;
 use crate::place::{Asker, Blocked};
 use crate::policy::Backfill;
-use crate::queue::{JobIx, ShapeIx};
+use crate::queue::{JobIx, Lane, ShapeIx};
 use crate::reserve::{FIRST, Reservation};
 use crate::room::Ceiling;
 use crate::run::Offer;
@@ -53,16 +53,25 @@ impl Scheduler {
     }
 
     /// Whether anybody who waits in a shape may have one more, by quotas and limits.
-    fn may_have_any(&self, group: &Group, pass: &mut Pass) -> bool {
+    pub(super) fn may_have_any(&self, group: &Group, pass: &mut Pass) -> bool {
         let sum = group.bulk.sum();
         group.lanes.levels().any(|(_, workspace, lanes)| {
-            let left = *pass.left[workspace as usize].get_or_insert_with(|| self.ledger.at_most(workspace));
-            let is_open = |member: u32| {
-                let person = &self.people[self.members[member as usize].user as usize];
-                person.due.max_running.is_none_or(|most| person.running < most)
+            let left = self.most_left(workspace, pass);
+            let may_run = |lane: &Lane| {
+                !self.is_at_limit(&self.people[self.members[lane.member as usize].user as usize])
             };
-            sum.iter().zip(left).all(|(sum, left)| *sum <= left) && lanes.iter().any(|it| is_open(it.member))
+            sum.iter().zip(left).all(|(sum, left)| *sum <= left)
+                && (!pass.any_at_limit || lanes.iter().any(may_run))
         })
+    }
+
+    /// What a workspace may still have at most, after what has started.
+    fn most_left(&self, workspace: u32, pass: &mut Pass) -> [u64; 3] {
+        let starts = pass.plan.starts.len();
+        match &mut pass.left[workspace as usize] {
+            Some((counted, left)) if *counted == starts => *left,
+            left => left.insert((starts, self.ledger.at_most(workspace))).1,
+        }
     }
 
     /// Whether a shape might be a workspace's own: what may not, certainly is not.
@@ -102,14 +111,9 @@ impl Scheduler {
         first.is_none_or(|job| *stuck.get_or_insert_with(|| self.offer(&self.asker(job, pass.now)).is_err()))
     }
 
-    /// Whether there is no room for any of a shape, and nothing is to be kept for it either.
-    fn has_no_chance(&self, ix: ShapeIx, group: &Group, pass: &mut Pass) -> bool {
-        if !self.is_kept_before(ix, group, pass) {
-            return false;
-        }
-        let class = &self.classes[group.class];
-        // Nobody of the shape is bound by less than this one would be.
-        let asker = Asker {
+    /// Nobody of a shape is bound by less than this one would be.
+    fn least_bound(ix: ShapeIx, group: &Group, pass: &Pass) -> Asker {
+        Asker {
             job: None,
             workspace: 0,
             user: 0,
@@ -117,7 +121,33 @@ impl Scheduler {
             priority: group.lanes.highest(),
             ends_at: group.lanes.shortest().map(|length| pass.now.saturating_add(length)),
             is_bound: true,
-        };
+        }
+    }
+
+    /// Whether nobody of a shape starts any more in this pass, by what is known of it without trying.
+    pub(super) fn is_hopeless_by_now(&mut self, ix: ShapeIx, pass: &mut Pass) -> bool {
+        let group = &self.groups[ix];
+        if pass.short.contains_key(&ix) || !self.may_pass_over() {
+            return false;
+        }
+        if !self.may_have_any(group, pass) {
+            return true;
+        }
+        let is_hopeless = self.is_kept_before(ix, group, pass)
+            && self.is_known_to_fail(&Self::least_bound(ix, group, pass), pass);
+        if is_hopeless {
+            self.groups[ix].blocked_at = Some(self.pools[group.pool as usize].epoch);
+        }
+        is_hopeless
+    }
+
+    /// Whether there is no room for any of a shape, and nothing is to be kept for it either.
+    fn has_no_chance(&self, ix: ShapeIx, group: &Group, pass: &mut Pass) -> bool {
+        if !self.is_kept_before(ix, group, pass) {
+            return false;
+        }
+        let class = &self.classes[group.class];
+        let asker = Self::least_bound(ix, group, pass);
         if self.is_known_to_fail(&asker, pass) {
             return true;
         }

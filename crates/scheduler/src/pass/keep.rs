@@ -33,7 +33,7 @@ impl Scheduler {
         self.pools[pool].reserved[FIRST] = Some(kept);
         if had_one {
             // What was kept for another may let somebody start who was passed over already.
-            pass.next_at(pass.now);
+            pass.is_unsettled = true;
             self.pools[pool].epoch += 1;
         }
     }
@@ -80,6 +80,8 @@ impl Scheduler {
         let is_due = |(_, job): &(u64, JobIx)| self.jobs[*job].submitted_at <= since;
         let here = |group: &&Group| group.blocked_at.is_some() && self.classes[group.class].pool == pool;
         let groups = self.groups.iter().map(|(_, group)| group).filter(here);
+        // Who may not have it by a quota does not wait for room.
+        let groups = groups.filter(|group| self.may_have_any(group, pass));
         let mut old: BinaryHeap<Reverse<(u64, JobIx)>> =
             groups.flat_map(|group| group.lanes.oldest()).filter(is_due).map(Reverse).collect();
         while let Some(Reverse((_, job))) = old.pop() {
@@ -103,7 +105,18 @@ impl Scheduler {
     /// Whether a job would fit if nothing else ran and every node were there.
     pub(crate) fn fits_ever(&self, job: JobIx) -> bool {
         let group = &self.groups[self.jobs[job].group];
-        self.largest_ever(group.class) >= group.size
+        let class = &self.classes[group.class];
+        let pool = &self.pools[class.pool as usize];
+        // Most fit on the first nodes that are looked at.
+        self.matching_kinds(class).any(|kind| {
+            let mut missing = group.size;
+            pool.nodes.iter().map(|ix| &self.nodes[*ix]).any(|node| {
+                if class.admits(node) {
+                    missing = missing.saturating_sub(node.whole(kind).room(&class.need));
+                }
+                missing == 0
+            })
+        })
     }
 
     /// How many tasks of a class there would be room for if nothing else ran.

@@ -62,21 +62,37 @@ impl Scheduler {
                 }
             }
         }
-        let firsts: Vec<(Row, JobIx)> =
-            rows.iter().filter_map(|(row, jobs)| Some((*row, jobs.peek()?.0.1))).collect();
-        pass.line.heads = firsts.into_iter().map(|(row, job)| Head(self.key(job, pass), row)).collect();
+        let firsts: Vec<(Row, Entry)> =
+            rows.iter().filter_map(|(row, jobs)| Some((*row, jobs.peek()?.0))).collect();
+        pass.line.heads =
+            firsts.into_iter().map(|(row, first)| Head(self.key_in(row, first, pass), row)).collect();
+    }
+
+    /// Takes those out of the line of whom it is known by now that they do not start, and says how many shapes are left in it. They
+    /// would be passed over one by one: most of those whom what has ended could have helped are helped no more once one starts.
+    pub(super) fn thin_out(&mut self, groups: &mut Vec<ShapeIx>, pass: &mut Pass) -> usize {
+        let mut is_gone = vec![false; self.groups.end() as usize];
+        groups.retain(|group| {
+            let is_left = !pass.blocked.contains(group) && !self.is_hopeless_by_now(*group, pass);
+            is_gone[*group as usize] = !is_left;
+            is_left
+        });
+        for jobs in pass.line.rows.values_mut() {
+            jobs.retain(|Reverse((_, _, group))| !is_gone[*group as usize]);
+        }
+        groups.len()
     }
 
     /// The next in line, with its shape.
     pub(super) fn next_in_line(&self, pass: &mut Pass) -> Option<(JobIx, ShapeIx)> {
         while let Some(Head(key, row)) = pass.line.heads.pop() {
             let mut jobs = pass.line.rows.remove(&row).unwrap_or_default();
-            while jobs.peek().is_some_and(|Reverse((_, job, group))| !self.is_open(*job, *group, pass)) {
+            while jobs.peek().is_some_and(|Reverse(entry)| !self.is_open(row, *entry, pass)) {
                 jobs.pop();
             }
-            let first = jobs.peek().map(|Reverse((_, job, group))| (*job, *group));
+            let first = jobs.peek().map(|Reverse(entry)| *entry);
             // Shares only grow in a pass, so a row is never better than it was: looking again when it comes up is enough.
-            let now = first.map(|(job, _)| self.key(job, pass));
+            let now = first.map(|entry| self.key_in(row, entry, pass));
             let is_turn = now.is_some_and(|now| now.order(&key) != Ordering::Greater);
             if is_turn {
                 jobs.pop();
@@ -85,7 +101,7 @@ impl Scheduler {
             }
             pass.line.rows.insert(row, jobs);
             if is_turn {
-                return first;
+                return first.map(|(_, job, group)| (job, group));
             }
         }
         None
@@ -106,9 +122,9 @@ impl Scheduler {
             };
             next.into_iter().for_each(|(place, job)| self.put_in_line(place, job, group, pass));
         }
-        let first = pass.line.rows.get(&row).and_then(|jobs| jobs.peek()).map(|Reverse((_, job, _))| *job);
-        if let Some(job) = first {
-            let head = Head(self.key(job, pass), row);
+        let first = pass.line.rows.get(&row).and_then(|jobs| jobs.peek()).map(|Reverse(entry)| *entry);
+        if let Some(first) = first {
+            let head = Head(self.key_in(row, first, pass), row);
             pass.line.heads.push(head);
         }
     }
@@ -138,15 +154,21 @@ impl Scheduler {
         short.filter(|job| admitted.insert(*job)).map(|job| (self.jobs[job].place, job)).collect()
     }
 
-    fn is_open(&self, job: JobIx, group: ShapeIx, pass: &Pass) -> bool {
-        let it = &self.jobs[job];
-        let pool = self.classes[self.groups[group].class].pool;
-        it.is_queued
-            && !pass.closed.contains(&pool)
-            && !pass.blocked.contains(&group)
-            && !pass.users.contains(&it.user)
-            && !pass.quotas.contains(&(group, it.workspace))
+    fn is_open(&self, (_, member): Row, (_, job, group): Entry, pass: &Pass) -> bool {
+        let member = &self.members[member as usize];
+        // What is asked last is far apart in memory, and most are passed over before.
+        !pass.blocked.contains(&group)
+            && !pass.users.contains(&member.user)
+            && !pass.quotas.contains(&(group, member.workspace))
             && pass.short.get(&group).is_none_or(|admitted| admitted.contains(&job))
+            && !pass.closed.contains(&self.groups[group].pool)
+            && self.jobs[job].is_queued
+    }
+
+    /// Where one in line stands in order now.
+    fn key_in(&self, (priority, member): Row, (place, job, _): Entry, pass: &mut Pass) -> Key {
+        let workspace = self.share(self.members[member as usize].workspace, pass);
+        Key { priority, workspace, member: self.member_share(member, pass), place, job }
     }
 
     /// Where a job stands in order now.
