@@ -206,13 +206,13 @@ impl Scheduler {
         plan.is_some_and(|plan| plan.starts.iter().any(|start| start.job == id))
     }
 
-    /// The plan of a pass over a copy in which something about a job is otherwise; none, if too much would have to be copied.
+    /// What comes of passes over a copy in which something about a job is otherwise; none, if too much would have to be copied.
     fn tried(&self, asked: &mut Asked, priority: u32, change: impl FnOnce(&mut Self)) -> Option<Plan> {
         asked.trials = asked.trials.checked_sub(1)?;
         let key = self.key(asked.ix, &mut self.new_pass(asked.now));
         let mut trial = self.trial(asked.ix, &Key { priority, ..key }, asked.now)?;
         change(&mut trial);
-        Some(trial.pass(asked.now))
+        Some(trial.settle(asked.now))
     }
 
     fn is_reserved_for(&self, ix: JobIx) -> bool {

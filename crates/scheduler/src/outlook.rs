@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::policy::Millis;
 use crate::queue::JobIx;
 use crate::quota::DEVICES;
-use crate::request::{Fate, Request, Shape};
+use crate::request::{Fate, Plan, Request, Shape};
 use crate::room::{KindIx, Used};
 use crate::state::Scheduler;
 
@@ -77,25 +77,26 @@ impl Scheduler {
             let (ended, element) = (JobId::clone(&trial.jobs[run.job].id), run.element);
             let at = ends_at.max(now);
             trial.ended(&ended, element, Fate::Over, at);
-            if trial.settle(at, id) {
+            if trial.settle(at).starts.iter().any(|start| start.job == **id) {
                 return Some(Estimate { at, when_ends: ended });
             }
         }
         None
     }
 
-    /// Passes until nothing more comes of it; whether a job starts in one of them.
-    fn settle(&mut self, now: Millis, id: &JobId) -> bool {
+    /// All that comes of passes at one moment, each of which may call for the next.
+    pub(crate) fn settle(&mut self, now: Millis) -> Plan {
+        let mut all = Plan::default();
         for _ in 0..PASSES {
             let plan = self.pass(now);
-            if plan.starts.iter().any(|start| start.job == *id) {
-                return true;
-            }
+            all.starts.extend(plan.starts);
+            all.preemptions.extend(plan.preemptions);
+            all.next_at = plan.next_at;
             if plan.next_at.is_none_or(|at| at > now) {
-                return false;
+                break;
             }
         }
-        false
+        all
     }
 
     /// What somebody of a workspace could start in a pool now, by model.

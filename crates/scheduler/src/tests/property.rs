@@ -364,7 +364,7 @@ proptest! {
                 alternative.apply(&mut request);
                 trial.withdraw(&job);
                 trial.submit(std::mem::replace(&mut request, asked));
-                let plan = trial.pass(now);
+                let plan = trial.settle(now);
                 let is_started = plan.starts.iter().any(|start| start.job == job);
                 let is_promised = plan.preemptions.iter().any(|it| it.by == job);
                 let may_wait = matches!(alternative, crate::Alternative::Priority(_));
