@@ -206,6 +206,8 @@ pub(super) enum Born {
 /// program, so that nothing is copied for it, and what fails is simply left there.
 pub(super) struct Starter {
     null: OwnedFd,
+    /// Where they are born.
+    birthplace: Option<OwnedFd>,
     stack: Vec<u64>,
 }
 
@@ -213,9 +215,9 @@ pub(super) struct Starter {
 const STACK_WORDS: usize = 8 << 10;
 
 impl Starter {
-    pub(super) fn new() -> io::Result<Starter> {
+    pub(super) fn new(tree: &Tree) -> io::Result<Starter> {
         let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Starter { null, stack: vec![0; STACK_WORDS] })
+        Ok(Starter { null, birthplace: tree.birthplace()?, stack: vec![0; STACK_WORDS] })
     }
 
     pub(super) fn start(
@@ -229,8 +231,7 @@ impl Starter {
             return start_apart(program, streams, tree);
         }
         let (argv, env, files) = (pointers(&program.argv), pointers(&program.env), pointers(&program.files));
-        let birthplace = tree.birthplace()?;
-        let doors = tree.doors(birthplace.is_some())?;
+        let doors = tree.doors(self.birthplace.is_some())?;
         let given = [self.null.as_raw_fd(), streams[0].as_raw_fd(), streams[1].as_raw_fd()];
         let child = Child {
             files: &files[..files.len() - 1],
@@ -245,7 +246,7 @@ impl Starter {
             told: -1,
         };
         let mut errand = Errand { child: &child, failure: None };
-        let pid = match borrow_and_start(&mut errand, birthplace.as_ref(), &mut self.stack) {
+        let pid = match borrow_and_start(&mut errand, self.birthplace.as_ref(), &mut self.stack) {
             Ok(pid) => pid,
             // An old kernel, or a sandbox that has not heard of it.
             Err(_) => return start_apart(program, streams, tree),

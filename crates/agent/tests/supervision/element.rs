@@ -154,3 +154,17 @@ fn a_program_that_is_not_there_fails_each_element_and_not_the_lane() {
     let missing = Some(Reason::CommandNotFound { command: "no-such-program".into() });
     assert_eq!(ends(&task), [(1, missing.clone()), (2, missing)]);
 }
+
+#[test]
+fn each_has_a_new_directory_for_its_output_and_what_is_not_used_is_not_kept() {
+    let script = "stat -c '%a %n' $MUSTER_OUTPUT_DIR | sed 's,/.*/,,'; ls -A $MUSTER_OUTPUT_DIR; \
+                  case $MUSTER_ARRAY_INDEX in 2) touch $MUSTER_OUTPUT_DIR/kept ;; 4) chmod 500 $MUSTER_OUTPUT_DIR ;; esac";
+    let (_, task) = lane(Preference::Auto, "1-6", vec![grant(1, "0-5", true)], script).run();
+    let look = |index: u32| output_of(&task, index);
+    let mode = look(1).split(' ').next().unwrap().to_owned();
+    for index in 1..=6 {
+        assert_eq!(look(index), format!("{mode} {index}\n"));
+    }
+    let left = fs::read_dir(task.cwd().join("output")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["2"]);
+}

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -104,27 +105,31 @@ impl List {
 struct Work {
     program: Program,
     starter: Starter,
-    output: PathBuf,
-    /// Whose its output is.
-    person: Option<Person>,
     slots: [Option<usize>; 3],
+    outputs: Outputs,
 }
 
-impl Work {
-    fn new(launch: &mut Launch, step: usize) -> io::Result<Work> {
-        let output = PathBuf::from(launch.env.get(OUTPUT).cloned().unwrap_or_default());
-        launch.env.insert(INDEX.into(), String::new());
-        if launch.env.contains_key("SLURM_ARRAY_JOB_ID") {
-            launch.env.insert(SLURM_INDEX.into(), String::new());
-        }
-        let program = Program::new(launch, &launch.steps[step])?;
-        let slots = [INDEX, SLURM_INDEX, OUTPUT].map(|name| program.slot(name));
-        Ok(Work { program, starter: Starter::new()?, output, person: launch.person.clone(), slots })
-    }
+/// Where elements leave what they make: each has a directory of its own. One that was not used becomes that of the next, which
+/// costs a tenth of removing it and making another, and there may be a million.
+struct Outputs {
+    root: PathBuf,
+    /// Whose they are.
+    person: Option<Person>,
+    spare: Option<PathBuf>,
+    /// How a new one is, by mode and owner.
+    fresh: Option<(u32, u32)>,
+}
 
-    /// Make all ready for an element. Its output has a directory of its own.
-    fn ready(&mut self, index: u32) -> io::Result<PathBuf> {
-        let output = self.output.join(index.to_string());
+impl Outputs {
+    fn give(&mut self, index: u32) -> io::Result<PathBuf> {
+        let output = self.root.join(index.to_string());
+        if let Some(spare) = self.spare.take() {
+            match fs::rename(&spare, &output) {
+                Ok(()) => return Ok(output),
+                // There is one already, with what an earlier try has left.
+                Err(_) => drop(fs::remove_dir(spare)),
+            }
+        }
         match fs::create_dir(&output) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Err(_) => {}
@@ -132,8 +137,51 @@ impl Work {
                 if let Some(person) = &self.person {
                     person.owner().give_alone(&output)?;
                 }
+                self.fresh = Some(look_of(&output)?);
             }
         }
+        Ok(output)
+    }
+
+    /// An element is over: where it has left nothing, nothing is kept.
+    fn take_back(&mut self, output: PathBuf) {
+        let is_unused = fs::read_dir(&output).is_ok_and(|mut entries| entries.next().is_none());
+        if is_unused && look_of(&output).ok() == self.fresh {
+            self.spare = Some(output);
+        } else {
+            let _ = fs::remove_dir(output);
+        }
+    }
+}
+
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        if let Some(spare) = &self.spare {
+            let _ = fs::remove_dir(spare);
+        }
+    }
+}
+
+fn look_of(output: &Path) -> io::Result<(u32, u32)> {
+    fs::symlink_metadata(output).map(|it| (it.mode(), it.uid()))
+}
+
+impl Work {
+    fn new(launch: &mut Launch, step: usize) -> io::Result<Work> {
+        let root = PathBuf::from(launch.env.get(OUTPUT).cloned().unwrap_or_default());
+        launch.env.insert(INDEX.into(), String::new());
+        if launch.env.contains_key("SLURM_ARRAY_JOB_ID") {
+            launch.env.insert(SLURM_INDEX.into(), String::new());
+        }
+        let program = Program::new(launch, &launch.steps[step])?;
+        let slots = [INDEX, SLURM_INDEX, OUTPUT].map(|name| program.slot(name));
+        let outputs = Outputs { root, person: launch.person.clone(), spare: None, fresh: None };
+        Ok(Work { program, starter: Starter::new(&launch.tree)?, slots, outputs })
+    }
+
+    /// Make all ready for an element.
+    fn ready(&mut self, index: u32) -> io::Result<PathBuf> {
+        let output = self.outputs.give(index)?;
         let values = [index.to_string(), index.to_string(), output.display().to_string()];
         for ((slot, name), value) in self.slots.iter().zip([INDEX, SLURM_INDEX, OUTPUT]).zip(values) {
             if let Some(slot) = slot {
@@ -196,11 +244,11 @@ impl Life {
         ended.extend(Header::mark(&Mark::Began { element: index }, now_micros()));
         self.flush(ended)?;
         let starved = self.launch.tree.oom_kills();
+        let mut left = None;
         let outcome = match work.ready(index) {
             Ok(output) => {
                 let outcome = self.start_and_wait(work, step, starved);
-                // One that was not used is not kept: there may be a million.
-                let _ = fs::remove_dir(output);
+                left = Some(output);
                 outcome
             }
             Err(error) => {
@@ -209,6 +257,7 @@ impl Life {
             }
         };
         self.end_element()?;
+        left.into_iter().for_each(|output| work.outputs.take_back(output));
         let failure = outcome::failure(&outcome, self.launch.timeout_ms);
         let mark = Mark::Ended { element: index, failure, stopped: self.stopped };
         ended.extend(Header::mark(&mark, now_micros()));
