@@ -210,13 +210,22 @@ pub struct QueuedView {
     /// Devices on each node, as asked for: `H100:8`.
     #[serde(default)]
     pub gpus: Option<String>,
+    /// CPUs of each task, in thousandths.
+    #[serde(default)]
+    pub cpu_millis: u64,
+    /// Memory of each task.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Each task has a node of its own.
+    #[serde(default)]
+    pub exclusive: bool,
     /// How many elements of an array wait; absent for what is none.
     #[serde(default)]
     pub elements: Option<u64>,
     /// Since when it waits.
     #[schema(value_type = String, format = DateTime)]
     pub waiting_since: Timestamp,
-    /// What stands in its way, as `muster why` has it: `over_quota`, `waiting_for_capacity`, …
+    /// What stands in its way, as `muster why` has it: `out_of_quota`, `no_capacity`, …
     pub code: String,
     /// The same in a line.
     pub summary: String,

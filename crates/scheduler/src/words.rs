@@ -22,7 +22,7 @@ fn needs(need: &Need) -> String {
         parts.push(counted(u64::from(request.count), &what));
     }
     if need.cpu_millis > 0 {
-        parts.push(format!("{} CPUs", need.cpu_millis as f64 / 1000.0));
+        parts.push(cpus(need.cpu_millis));
     }
     if need.memory_bytes > 0 {
         parts.push(format!("{} of memory", format_bytes(need.memory_bytes)));
@@ -45,9 +45,9 @@ pub(crate) fn smaller_task<'a>(nodes: impl Iterator<Item = &'a Node> + Clone, ne
         };
     }
     let capacities = || nodes.clone().map(|node| &node.state.capacity);
-    let cpus = capacities().map(|it| it.cpu_millis).max().unwrap_or(0) as f64 / 1000.0;
+    let most = capacities().map(|it| it.cpu_millis).max().unwrap_or(0);
     let memory = capacities().map(|it| it.memory_bytes).max().unwrap_or(0);
-    format!("the largest node has {cpus} CPUs and {}; ask for that or less", format_bytes(memory))
+    format!("the largest node has {} and {}; ask for that or less", cpus(most), format_bytes(memory))
 }
 
 /// What nodes have in all, of what a job asks for.
@@ -94,7 +94,7 @@ fn describe<'a>(
         parts.push(counted(count as u64, "such device"));
     }
     if need.cpu_millis > 0 {
-        parts.push(format!("{} CPUs", total(|amounts| amounts.0) as f64 / 1000.0));
+        parts.push(cpus(total(|amounts| amounts.0)));
     }
     if need.memory_bytes > 0 {
         parts.push(format!("{} of memory", format_bytes(total(|amounts| amounts.1))));
@@ -108,6 +108,10 @@ fn describe<'a>(
 
 fn matching<'a>(node: &'a Node, request: &'a DeviceRequest) -> impl Iterator<Item = &'a Device> {
     node.state.capacity.devices.iter().filter(|device| device.satisfies(request))
+}
+
+fn cpus(millis: u64) -> String {
+    if millis == 1000 { "1 CPU".into() } else { format!("{} CPUs", millis as f64 / 1000.0) }
 }
 
 fn counted(count: u64, one: &str) -> String {

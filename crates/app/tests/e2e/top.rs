@@ -11,7 +11,7 @@ fn a_picture_is_printed_where_there_is_no_terminal() {
     for words in [&["top"][..], &["top", "--once"]] {
         let text = home.ok(words);
         for part in
-            ["Nodes 1, devices 2/2 in use", "2/2 ##", "Queue 1", "waiting", "Jobs of", "digits", "Quota"]
+            ["Nodes 1, devices 2/2 in use", "2/2 ##", "Queue 1", "waiting", "My jobs", "digits", "Quota"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use jiff::Timestamp;
+use muster_api::model::quantity::format_bytes;
 use muster_api::quota::{QueueQuery, QueueView, QueuedView};
 
 use crate::error::Error;
@@ -111,17 +112,25 @@ pub(crate) fn position(one: &QueuedView) -> String {
     one.position.map_or_else(|| "-".into(), |position| position.to_string())
 }
 
-/// `2x H100:8`, `1 node`, `37 elements`.
+/// `2x H100:8`, `4 CPUs, 16 GB`, `37 elements: 1 CPU`.
 pub(crate) fn asks(one: &QueuedView) -> String {
-    let each = match (one.nodes, &one.gpus) {
-        (1, Some(gpus)) => gpus.clone(),
-        (nodes, Some(gpus)) => format!("{nodes}x {gpus}"),
-        (1, None) => "1 node".into(),
-        (nodes, None) => format!("{nodes} nodes"),
+    let cpus = (one.cpu_millis > 0).then(|| match one.cpu_millis {
+        1000 => "1 CPU".into(),
+        millis => format!("{} CPUs", millis as f64 / 1000.0),
+    });
+    let memory = (one.memory_bytes > 0).then(|| format_bytes(one.memory_bytes));
+    let parts = || one.gpus.iter().chain(&cpus).chain(&memory).cloned().collect::<Vec<_>>();
+    let each = match (one.exclusive, parts().is_empty()) {
+        (true, true) => "a whole node".into(),
+        (true, false) => format!("a whole node, {}", parts().join(", ")),
+        (false, true) => "a slot".into(),
+        (false, false) => parts().join(", "),
     };
-    match one.elements {
-        Some(elements) => format!("{elements} of {each}"),
-        None => each,
+    match (one.elements, one.nodes) {
+        (Some(1), _) => format!("1 element: {each}"),
+        (Some(elements), _) => format!("{elements} elements: {each}"),
+        (None, 1) => each,
+        (None, nodes) => format!("{nodes}x {each}"),
     }
 }
 
@@ -151,6 +160,9 @@ mod tests {
             priority: 500,
             nodes: 2,
             gpus: Some("H100:8".into()),
+            cpu_millis: if number == 2 { 4000 } else { 0 },
+            memory_bytes: number << 30,
+            exclusive: false,
             elements: (number == 1).then_some(37),
             waiting_since: Timestamp::UNIX_EPOCH,
             code: code.into(),
@@ -164,10 +176,10 @@ mod tests {
         let items = [queued(0, "no_capacity"), queued(1, "never_fits"), queued(2, "held")];
         let text = table(&items, Timestamp::UNIX_EPOCH + Duration::from_secs(300)).render(None, false);
         insta::assert_snapshot!(text, @r"
-        POSITION   JOB              NAME   USER   WORKSPACE   ON        PRIORITY   ASKS FOR          WAITS   STARTS   WHY
-        1          job_0000000000   bert   ada    nlp         ssh/gpu   500        2x H100:8         5m      -        it is no_capacity
-        2          job_1000000000   bert   ada    nlp         ssh/gpu   500        37 of 2x H100:8   5m      -        it is never_fits
-        -          job_2000000000   bert   ada    nlp         ssh/gpu   500        2x H100:8         5m      -        it is held
+        POSITION   JOB              NAME   USER   WORKSPACE   ON        PRIORITY   ASKS FOR                    WAITS   STARTS   WHY
+        1          job_0000000000   bert   ada    nlp         ssh/gpu   500        2x H100:8                   5m      -        it is no_capacity
+        2          job_1000000000   bert   ada    nlp         ssh/gpu   500        37 elements: H100:8, 1 GB   5m      -        it is never_fits
+        -          job_2000000000   bert   ada    nlp         ssh/gpu   500        2x H100:8, 4 CPUs, 2 GB     5m      -        it is held
         ");
     }
 

@@ -842,9 +842,12 @@ class QueuedView(TypedDict):
     """A job that waits."""
 
     code: str
+    cpu_millis: NotRequired[int]
     elements: NotRequired[int | None]
+    exclusive: NotRequired[bool]
     gpus: NotRequired[str | None]
     job: JobId
+    memory_bytes: NotRequired[int]
     name: str
     nodes: int
     on: str

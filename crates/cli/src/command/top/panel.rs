@@ -175,7 +175,7 @@ fn of_jobs(picture: &Picture) -> Panel {
         colour: state::colour(job.state),
     };
     Panel {
-        title: format!("Jobs of {} {}", picture.user, picture.jobs.len()),
+        title: format!("My jobs {}", picture.jobs.len()),
         headings: &["JOB", "NAME", "STATE", "NODES", "GPUS", "AGE", "RUNS", "COMMAND"],
         rows: picture.jobs.iter().map(row).collect(),
     }
