@@ -4,7 +4,7 @@
 //! that did are kept: even where no two jobs need the same, few have to be tried. It holds while nothing is given back: a
 //! pass only takes.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use crate::fit::Need;
 
@@ -51,10 +51,10 @@ const MOST: usize = 512;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
-    fails: HashMap<Trial, Vec<Bulk>>,
-    fits: HashMap<Trial, Vec<Bulk>>,
+    fails: FxHashMap<Trial, Vec<Bulk>>,
+    fits: FxHashMap<Trial, Vec<Bulk>>,
     /// For which no room can be kept either.
-    unkept: HashMap<Keeping, Vec<Bulk>>,
+    unkept: FxHashMap<Keeping, Vec<Bulk>>,
 }
 
 impl Known {

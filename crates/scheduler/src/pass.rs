@@ -8,9 +8,8 @@ mod chance;
 mod keep;
 mod order;
 
-use std::collections::{HashMap, HashSet};
-
 use muster_model::JobId;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::order::Line;
 use crate::known::Known;
@@ -33,29 +32,29 @@ pub(crate) struct Pass {
     line: Line,
     shares: Vec<Option<f64>>,
     members: Vec<Option<f64>>,
-    users: HashSet<u32>,
+    users: FxHashSet<u32>,
     /// Whether anybody ran as many as they may when it began.
     any_at_limit: bool,
-    quotas: HashSet<(ShapeIx, u32)>,
+    quotas: FxHashSet<(ShapeIx, u32)>,
     /// Pools in which nobody may overtake.
-    closed: HashSet<u32>,
+    closed: FxHashSet<u32>,
     /// Shapes of which only short jobs may start, with those that are in line; and shapes of which nothing may.
-    short: HashMap<ShapeIx, HashSet<JobIx>>,
-    blocked: HashSet<ShapeIx>,
+    short: FxHashMap<ShapeIx, FxHashSet<JobIx>>,
+    blocked: FxHashSet<ShapeIx>,
     /// For whom nothing is kept any more, since they could not start where it was; nor is it kept for them again in this pass,
     /// or each would lead to the next for ever.
-    dropped: HashSet<JobIx>,
+    dropped: FxHashSet<JobIx>,
     /// Room is kept for another than when it began: everybody is looked at again, by the next one.
     is_unsettled: bool,
     /// Pools in which the first for whom room was kept has started.
-    vacated: HashSet<usize>,
+    vacated: FxHashSet<usize>,
     /// Of each pool, what is known to fit or not, with the pool's count then.
     known: Vec<(u64, Known)>,
     /// Of each pool, what nodes have left on which something was given back; and whether the first for whom room is kept does
     /// not start now.
     freed: Vec<Option<Ceiling>>,
     stuck: Vec<Option<bool>>,
-    ceilings: HashMap<(u32, Option<KindIx>, bool), Ceiling>,
+    ceilings: FxHashMap<(u32, Option<KindIx>, bool), Ceiling>,
     /// At most so much more may each workspace have, after so many starts; and so much as its own: CPUs, memory, devices.
     left: Vec<Option<(usize, [u64; 3])>>,
     own_left: Vec<Option<[u64; 3]>>,
@@ -100,19 +99,19 @@ impl Scheduler {
             line: Line::default(),
             shares: vec![None; self.workspaces.len()],
             members: vec![None; self.members.len()],
-            users: HashSet::new(),
+            users: FxHashSet::default(),
             any_at_limit: self.people.iter().any(|person| self.is_at_limit(person)),
-            quotas: HashSet::new(),
-            closed: HashSet::new(),
-            short: HashMap::new(),
-            blocked: HashSet::new(),
-            dropped: HashSet::new(),
+            quotas: FxHashSet::default(),
+            closed: FxHashSet::default(),
+            short: FxHashMap::default(),
+            blocked: FxHashSet::default(),
+            dropped: FxHashSet::default(),
             is_unsettled: false,
-            vacated: HashSet::new(),
+            vacated: FxHashSet::default(),
             known: self.pools.iter().map(|pool| (pool.epoch, Known::default())).collect(),
             freed: vec![None; self.pools.len()],
             stuck: vec![None; self.pools.len()],
-            ceilings: HashMap::new(),
+            ceilings: FxHashMap::default(),
             left: vec![None; self.workspaces.len()],
             own_left: vec![None; self.workspaces.len()],
         }

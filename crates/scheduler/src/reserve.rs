@@ -5,8 +5,10 @@
 //! in the meantime if they are known to be gone by then, or if there is enough for both. A reservation does not move while
 //! its holder waits: the wait is over when what was there at first has ended.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+
+use rustc_hash::FxHashMap;
 
 use crate::known::Bonds;
 use crate::place::Asker;
@@ -166,7 +168,7 @@ impl Scheduler {
                 && class.admits(node)
                 && other.is_none_or(|it| !it.nodes.contains_key(&ix))
         };
-        let mut shadows: HashMap<NodeIx, Shadow> = HashMap::new();
+        let mut shadows: FxHashMap<NodeIx, Shadow> = FxHashMap::default();
         let mut total = 0u64;
         pool.room.visit(&class.need, kind, 1, |ix| {
             if may_use(ix) {

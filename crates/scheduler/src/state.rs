@@ -11,12 +11,13 @@ mod intern;
 
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use muster_model::node::Vendor;
 use muster_model::{JobId, NodeId};
+use rustc_hash::FxHashSet;
 
 pub(crate) use self::copy::Waiting;
 use crate::fit::Need;
@@ -233,7 +234,7 @@ pub struct Scheduler {
     pub(crate) searched_at: Option<Millis>,
     pub(crate) searched_epoch: u64,
     /// Runs that are taken out for a trial; none between passes.
-    pub(crate) is_out: HashSet<RunIx>,
+    pub(crate) is_out: FxHashSet<RunIx>,
     pub(crate) job_index: HashMap<Arc<JobId>, JobIx>,
     pub(crate) node_index: HashMap<NodeId, NodeIx>,
     class_index: HashMap<ClassKey, u32>,
@@ -276,7 +277,7 @@ impl Scheduler {
             young: BTreeSet::new(),
             searched_at: None,
             searched_epoch: 0,
-            is_out: HashSet::new(),
+            is_out: FxHashSet::default(),
             job_index: HashMap::new(),
             node_index: HashMap::new(),
             class_index: HashMap::new(),

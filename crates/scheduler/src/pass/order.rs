@@ -4,7 +4,9 @@
 //! of them at once. So a pass keeps them in one row, and compares rows: what a start costs does not grow with who waits.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::BinaryHeap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Pass;
 use crate::policy::{Millis, Order};
@@ -22,7 +24,7 @@ type Entry = (u64, JobIx, ShapeIx);
 /// Everybody who may still start in a pass.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    rows: HashMap<Row, BinaryHeap<Reverse<Entry>>>,
+    rows: FxHashMap<Row, BinaryHeap<Reverse<Entry>>>,
     heads: BinaryHeap<Head>,
 }
 
@@ -138,7 +140,7 @@ impl Scheduler {
 
     /// From now on only those of a shape may start that are gone when what is kept for others is due; whether there are any.
     pub(super) fn admit_short(&self, group: ShapeIx, pass: &mut Pass) -> bool {
-        pass.short.insert(group, HashSet::new());
+        pass.short.insert(group, FxHashSet::default());
         let all = self.short_ones(group, pass);
         all.iter().for_each(|(place, job)| self.put_in_line(*place, *job, group, pass));
         !all.is_empty()

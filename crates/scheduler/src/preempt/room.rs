@@ -1,8 +1,10 @@
 //! Whom to end so that there is room: node by node, the cheapest first.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::ControlFlow;
+
+use rustc_hash::FxHashMap;
 
 use super::{Claimant, SEEN, WEIGHED};
 use crate::policy::Millis;
@@ -19,7 +21,7 @@ impl Scheduler {
             return false;
         }
         let victims = self.victims(claimant, pool);
-        let mut rooms: HashMap<NodeIx, u32> = HashMap::new();
+        let mut rooms: FxHashMap<NodeIx, u32> = FxHashMap::default();
         let class = &self.classes[class_ix];
         self.pools[pool as usize].room.visit(&class.need, claimant.kind, 1, |ix| {
             rooms.insert(ix, self.room_on(ix, class, claimant.kind, claimant.asker).min(size));
