@@ -39,9 +39,18 @@ struct Claimant<'a> {
     asker: &'a Asker,
     kind: Option<KindIx>,
     charge: Charge,
+    /// Its workspace has a quota for something that it asks for.
+    has_quota: bool,
     /// It would be its workspace's own.
     is_nominal: bool,
     now: Millis,
+}
+
+impl Claimant<'_> {
+    /// Whether it takes back what is its workspace's.
+    fn is_owner(&self) -> bool {
+        self.is_nominal && self.has_quota
+    }
 }
 
 /// A way to start once some runs have ended.
@@ -175,7 +184,8 @@ impl Scheduler {
     fn way_of(&mut self, asker: &Asker, kind: Option<KindIx>, now: Millis) -> Option<Way> {
         let charge = self.charge_of(asker.group, kind, &[]);
         let mut out = Vec::new();
-        let mut claimant = Claimant { asker, kind, charge, is_nominal: false, now };
+        let has_quota = self.has_quota(asker.workspace, &charge);
+        let mut claimant = Claimant { asker, kind, charge, has_quota, is_nominal: false, now };
         let found = self.search(&mut claimant, &mut out);
         out.iter().for_each(|run| self.put_back(*run));
         found.map(|offer| Way { offer, victims: out })
@@ -218,10 +228,13 @@ impl Scheduler {
         if is_lower && (claimant.is_nominal || run.borrows) {
             return Some(Cause::Priority);
         }
-        let quotas = self.ledger.quotas(claimant.asker.workspace);
-        let is_owner = claimant.is_nominal && claimant.charge.iter().any(|(dim, _)| quotas.contains_key(dim));
         let is_other = job.workspace != claimant.asker.workspace;
-        (is_owner && is_other && run.borrows).then_some(Cause::Reclaim)
+        (claimant.is_owner() && is_other && run.borrows).then_some(Cause::Reclaim)
+    }
+
+    fn has_quota(&self, workspace: u32, charge: &Charge) -> bool {
+        let quotas = self.ledger.quotas(workspace);
+        charge.iter().any(|(dim, _)| quotas.contains_key(dim))
     }
 
     /// Takes out runs whose quota is in the way: of those who borrowed, or of the same workspace's lesser work.
@@ -234,6 +247,13 @@ impl Scheduler {
         let all = borrowing.filter(|_| is_lent).take(SEEN).chain(own.filter(|_| !is_lent).take(SEEN));
         let all = all.filter(|ix| counts(ix) && self.cause(claimant, *ix).is_some());
         let mut victims: Vec<RunIx> = all.take(WEIGHED).collect();
+        let of = |charge: &Charge| charge.iter().find(|(it, _)| *it == dim).map_or(0, |(_, amount)| *amount);
+        let left = self.ledger.left(claimant.asker.workspace, dim).unwrap_or(u64::MAX);
+        let most = victims.iter().fold(left, |sum, ix| sum.saturating_add(of(&self.runs[*ix].charge)));
+        // Though all of them went, it would not be enough.
+        if most < of(&claimant.charge) {
+            return;
+        }
         self.sort_by_loss(&mut victims, claimant.now);
         for ix in victims {
             if !matches!(
@@ -288,7 +308,8 @@ impl Scheduler {
         let asker = self.asker(job, pass.now);
         let Way { offer, victims } = way;
         let (kind, charge, is_nominal) = (offer.kind, offer.charge.clone(), !offer.borrows);
-        let claimant = Claimant { asker: &asker, kind, charge, is_nominal, now: pass.now };
+        let has_quota = self.has_quota(asker.workspace, &charge);
+        let claimant = Claimant { asker: &asker, kind, charge, has_quota, is_nominal, now: pass.now };
         for ix in &victims {
             let cause = self.cause(&claimant, *ix).unwrap_or(Cause::Reclaim);
             let run = &mut self.runs[*ix];
