@@ -147,6 +147,8 @@ pub(crate) struct Pool {
     pub delegates: bool,
     pub room: Room,
     pub nodes: BTreeSet<NodeIx>,
+    /// How many jobs wait to be considered.
+    pub waiting: usize,
     /// Counts what may let something start that did not fit before.
     pub epoch: u64,
     /// Nodes on which something was given back since the count was `base`, and how often; if that is all that was counted since.
@@ -294,14 +296,12 @@ impl Scheduler {
 
     /// How many jobs wait to be considered.
     pub fn queued(&self) -> usize {
-        self.groups.iter().map(|(_, group)| group.lanes.len()).sum()
+        self.pools.iter().map(|pool| pool.waiting).sum()
     }
 
     /// Whether anybody but this job waits for room in a pool.
     pub fn is_contended(&self, pool: &str, id: &JobId) -> bool {
-        let is_there = |group: &Group| self.pools[self.classes[group.class].pool as usize].name == pool;
-        let waiting: usize =
-            self.groups.iter().filter(|(_, group)| is_there(group)).map(|(_, group)| group.lanes.len()).sum();
+        let waiting = self.pools.iter().find(|it| it.name == pool).map_or(0, |pool| pool.waiting);
         let is_own = self.job_index.get(id).is_some_and(|ix| self.jobs[*ix].is_queued);
         waiting > usize::from(is_own)
     }
@@ -398,8 +398,10 @@ impl Scheduler {
                 }
                 group.lanes.insert(ticket, expected);
                 group.blocked_at = None;
+                self.pools[group.pool as usize].waiting += 1;
             } else {
                 group.lanes.remove(ticket, expected);
+                self.pools[group.pool as usize].waiting -= 1;
             }
         }
     }

@@ -30,12 +30,15 @@ impl Scheduler {
         for (_, class) in classes.iter() {
             families.entry(class.family_key.clone()).or_insert((class.family, 0)).1 += 1;
         }
+        let mut pools = self.pools.clone();
+        pools.iter_mut().for_each(|pool| pool.waiting = 0);
+        groups.iter().for_each(|(_, group)| pools[group.pool as usize].waiting += group.lanes.len());
         Self {
             policy: self.policy.clone(),
             half_life: self.half_life,
             kinds: self.kinds.clone(),
             dims: self.dims.clone(),
-            pools: self.pools.clone(),
+            pools,
             nodes: self.nodes.clone(),
             classes,
             groups,

@@ -30,6 +30,7 @@ impl Scheduler {
                 delegates: false,
                 room: Room::default(),
                 nodes: BTreeSet::new(),
+                waiting: 0,
                 epoch: 0,
                 freed: Vec::new(),
                 releases: 0,

@@ -422,6 +422,7 @@ impl Scheduler {
     fn assert_empty(&self) {
         assert_eq!((self.jobs.len(), self.runs.len(), self.groups.len(), self.classes.len()), (0, 0, 0, 0));
         assert!(self.promised.is_empty() && self.leaving.is_empty() && self.is_out.is_empty());
+        assert_eq!(self.queued(), 0);
         assert!(self.nodes.iter().all(|(_, node)| node.is_untouched()));
         for pool in &self.pools {
             assert!(
