@@ -30,7 +30,7 @@ use muster_link::log::SegmentDir;
 use muster_model::array::Grant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::disk;
 use crate::supervisor::{
@@ -243,7 +243,8 @@ pub fn await_gone(dir: &Path) -> Result<(), Error> {
     let is_gone = match supervisor.pidfd() {
         Ok(descriptor) => {
             let mut awaited = [PollFd::new(&descriptor, PollFlags::IN)];
-            poll(&mut awaited, Some(&GONE)).map_err(Error::io("wait for the supervisor", dir))? > 0
+            let polled = retry_on_intr(|| poll(&mut awaited, Some(&GONE)));
+            polled.map_err(Error::io("wait for the supervisor", dir))? > 0
         }
         Err(_) => !supervisor.is_alive(),
     };

@@ -46,13 +46,6 @@ struct Claimant<'a> {
     now: Millis,
 }
 
-impl Claimant<'_> {
-    /// Whether it takes back what is its workspace's.
-    fn is_owner(&self) -> bool {
-        self.is_nominal && self.has_quota
-    }
-}
-
 /// A way to start once some runs have ended.
 struct Way {
     offer: Offer,
@@ -229,7 +222,8 @@ impl Scheduler {
             return Some(Cause::Priority);
         }
         let is_other = job.workspace != claimant.asker.workspace;
-        (claimant.is_owner() && is_other && run.borrows).then_some(Cause::Reclaim)
+        let is_owner = claimant.is_nominal && claimant.has_quota;
+        (is_owner && is_other && run.borrows).then_some(Cause::Reclaim)
     }
 
     fn has_quota(&self, workspace: u32, charge: &Charge) -> bool {

@@ -248,3 +248,31 @@ fn a_batch_script_finds_what_slurm_gives_an_array() {
     assert_eq!(home.run(["wait", &job]).code(), 0, "{}", home.job(&job));
     assert_eq!(home.ok(["logs", &job, "--element", "4"]), "4 of 2, 3-4\n");
 }
+
+#[test]
+fn an_element_that_is_told_to_end_has_not_finished_whatever_it_says() {
+    let home = home();
+    let line = "echo began; trap 'exit 0' TERM; while ! test -e $SHARED/go; do sleep 0.05; done";
+    let job = home.submit(&["--array", "1-2", "--", line]);
+    let counts = |what: &str| home.job(&job)["elements"][what].clone();
+    wait_for("both to run", || counts("running") == 2);
+    home.ok(["nodes", "drain", "local", "--evict"]);
+    wait_for("the node to be empty", || counts("running") == 0);
+    assert_eq!(counts("succeeded"), 0);
+    // What they wrote is there until they run again.
+    assert_eq!(home.ok(["logs", &job, "--element", "1"]), "began\n");
+    home.ok(["nodes", "undrain", "local"]);
+    wait_for("both to run again", || counts("running") == 2);
+    home.ok(["suspend", &job]);
+    home.wait_for_state(&job, "suspended");
+    assert_eq!(counts("succeeded"), 0);
+
+    let early = home.run(["clone", &job, "--unfinished"]);
+    assert!(early.err().contains("is not over"), "{}", early.err());
+    home.ok(["stop", &job]);
+    home.wait_for_state(&job, "stopped");
+    home.touch("go");
+    let rest = home.ok(["clone", &job, "--unfinished", "--detach"]).trim().to_owned();
+    home.wait_for_state(&rest, "succeeded");
+    assert_eq!(indices(&elements(&home, &rest, &["--state", "succeeded"])), [1, 2]);
+}

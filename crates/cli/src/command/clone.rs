@@ -36,6 +36,7 @@ Examples:
   muster clone big --fresh -- python train.py --lr 0.1
   muster clone big --unset timeout --unset env.DEBUG
   muster clone sweep --failed             the elements of an array that failed
+  muster clone sweep --unfinished         those and the ones that a stop kept from running
   muster clone big --nodes 4 --dry-run    only what would change
 
 The new job has the code of the old one as it was then; --fresh takes the code directory as it is now. \
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     /// Of an array, only the elements that failed
     #[arg(long, conflicts_with = "array")]
     failed: bool,
+    /// Of an array that is over, the elements that failed, were cut short or never ran
+    #[arg(long, conflicts_with_all = ["array", "failed"])]
+    unfinished: bool,
     /// Take away a field of the old job: timeout, env.NAME, resources.gpus
     #[arg(long, value_name = "FIELD")]
     unset: Vec<String>,
@@ -97,8 +101,8 @@ async fn base(args: &Args, session: &Session, old: &JobDetail, here: &Here) -> R
     if let Some(name) = old.spec.name.as_ref().filter(|_| args.flags.name.is_none()) {
         base.set_name(free_name(session, name).await?);
     }
-    if args.failed {
-        base.set("array", json!(elements::failed(session, old).await?));
+    if args.failed || args.unfinished {
+        base.set("array", json!(elements::failed(session, old, args.unfinished).await?));
     }
     // What the old code left open, the new code may answer.
     let has_new_code = args.fresh || args.flags.workdir.is_some();

@@ -138,15 +138,25 @@ pub(super) fn words(counts: &ElementCounts) -> String {
     words
 }
 
-/// The array of those elements of a job that failed.
-pub(super) async fn failed(session: &Session, job: &JobDetail) -> Result<Array, Error> {
+/// The array of those elements of a job that failed; with `unfinished` also of those that did not run to their end.
+pub(super) async fn failed(session: &Session, job: &JobDetail, unfinished: bool) -> Result<Array, Error> {
     let id = &job.summary.id;
-    let state = Some(ElementState::Failed.as_str().to_owned());
-    let (elements, _) = list(session, id.as_str(), state, None).await?;
-    let indices = elements.iter().map(|element| element.index).collect();
+    if unfinished && !job.summary.state.is_terminal() {
+        let message = format!("{id} is not over, and may still run them");
+        return Err(Error::fields(&[FieldError::new("--unfinished", FieldCode::InvalidValue, message)])
+            .hint(format!("`muster stop {id}` ends it; --failed takes those alone that have failed")));
+    }
+    let mut indices = Vec::new();
+    let wanted = [ElementState::Failed, ElementState::Waiting];
+    for state in wanted.iter().take(if unfinished { 2 } else { 1 }) {
+        let (elements, _) = list(session, id.as_str(), Some(state.as_str().to_owned()), None).await?;
+        indices.extend(elements.iter().map(|element| element.index));
+    }
     Array::new(indices, job.spec.array.as_ref().and_then(Array::at_once)).ok_or_else(|| {
-        let message = format!("no element of {id} has failed");
-        Error::fields(&[FieldError::new("--failed", FieldCode::InvalidValue, message)])
+        let (flag, what) =
+            if unfinished { ("--unfinished", "is unfinished") } else { ("--failed", "has failed") };
+        let message = format!("no element of {id} {what}");
+        Error::fields(&[FieldError::new(flag, FieldCode::InvalidValue, message)])
             .hint(format!("`muster elements {id}` shows how they are"))
     })
 }

@@ -401,16 +401,18 @@ impl Job {
                 if !lane.tick_off(place) {
                     return None;
                 }
-                // It was not allowed to finish, which is not its fault.
-                if stopped && failure.is_some() {
+                let (state, tries) = if stopped {
+                    // It was not allowed to finish, which is not its fault. One that saves and says that all went well has
+                    // not finished either, as with any job that is told to end. What it wrote can be read until it runs again.
                     progress.left.insert(place);
-                    return None;
-                }
-                lane.finished += 1;
-                progress.barren = 0;
-                let micros = marked.at.as_microsecond() - began.at.as_microsecond();
-                progress.measure(u64::try_from(micros).unwrap_or(0));
-                let (state, tries) = progress.settle(place, failure.as_ref(), &self.policy.retries, now);
+                    (ElementState::Waiting, 1 + progress.tries.get(&place).copied().unwrap_or(0))
+                } else {
+                    lane.finished += 1;
+                    progress.barren = 0;
+                    let micros = marked.at.as_microsecond() - began.at.as_microsecond();
+                    progress.measure(u64::try_from(micros).unwrap_or(0));
+                    progress.settle(place, failure.as_ref(), &self.policy.retries, now)
+                };
                 Some(Element {
                     index: element,
                     state,

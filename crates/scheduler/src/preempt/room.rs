@@ -62,8 +62,8 @@ impl Scheduler {
         let from = &self.pools[pool as usize];
         let below = (claimant.asker.priority, Reverse(Millis::MAX), 0);
         let lower = from.preemptible.range(..below).map(|(_, _, ix)| *ix);
-        // Whoever takes nothing back ends lesser work alone.
-        let borrowing = from.borrowing.iter().filter(|_| claimant.is_owner()).map(|(_, ix)| *ix);
+        // Whoever has no quota takes nothing back.
+        let borrowing = from.borrowing.iter().filter(|_| claimant.has_quota).map(|(_, ix)| *ix);
         let may_end = |ix: &RunIx| match self.cause(claimant, *ix) {
             Some(Cause::Priority) => true,
             Some(Cause::Reclaim) => self.is_borrower(*ix),

@@ -1,9 +1,7 @@
 //! Emptying a node: what runs there is told to end, and runs elsewhere.
 
-use std::collections::BTreeSet;
-
 use muster_model::job::Event;
-use muster_model::{AttemptId, Reason, Timestamp};
+use muster_model::{Reason, TaskId, Timestamp};
 use serde_json::json;
 
 use super::Core;
@@ -16,16 +14,20 @@ impl Core {
         // One that is not there was refused already.
         let Ok(id) = self.find_node(text) else { return };
         let Some(node) = self.nodes.get(&id) else { return };
-        let attempts: BTreeSet<AttemptId> = node.tasks.iter().map(|task| task.attempt.clone()).collect();
+        let tasks: Vec<TaskId> = node.tasks.iter().cloned().collect();
         let message = format!("{} was drained", self.name_of(&id));
-        for AttemptId { job, number } in attempts {
-            if self.jobs.get(&job).is_none_or(|live| live.job.policy.independent) {
-                continue;
-            }
+        for TaskId { attempt, rank } in tasks {
+            let Some(live) = self.jobs.get(&attempt.job) else { continue };
             let reason = Reason::Displaced { message: message.clone() };
-            // One that ends already goes all the same.
-            if self.apply(&job, Event::Preempt { attempt: number, reason }, batch, now).is_ok() {
-                batch.event(&job, number, now, "evicted", json!({ "node": id }));
+            let (job, attempt) = (attempt.job, attempt.number);
+            let event = match (&live.job.array, live.job.policy.independent) {
+                (Some(_), _) => Event::StopLane { attempt, rank, reason },
+                (None, true) => continue,
+                (None, false) => Event::Preempt { attempt, reason },
+            };
+            // One that ends already, as the others of its gang do by now, goes all the same.
+            if self.apply(&job, event, batch, now).is_ok() {
+                batch.event(&job, attempt, now, "evicted", json!({ "node": id }));
             }
         }
     }

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use muster_link::log::Header;
 use muster_model::array::{Grant, Mark};
 use muster_model::spec::Array;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process_group};
 
 use super::super::file::{ELEMENTS, Launch, Outcome, Status};
@@ -116,17 +117,17 @@ struct Outputs {
     /// Whose they are.
     person: Option<Person>,
     spare: Option<PathBuf>,
-    /// How a new one is, by mode and owner.
-    fresh: Option<(u32, u32)>,
+    /// How a new one is, by mode, owner and group.
+    fresh: Option<(u32, u32, u32)>,
 }
 
 impl Outputs {
     fn give(&mut self, index: u32) -> io::Result<PathBuf> {
         let output = self.root.join(index.to_string());
         if let Some(spare) = self.spare.take() {
-            match fs::rename(&spare, &output) {
+            // There may be one already, from an earlier try or made by the setup, and it is not to be replaced.
+            match renameat_with(CWD, &spare, CWD, &output, RenameFlags::NOREPLACE) {
                 Ok(()) => return Ok(output),
-                // There is one already, with what an earlier try has left.
                 Err(_) => drop(fs::remove_dir(spare)),
             }
         }
@@ -162,8 +163,8 @@ impl Drop for Outputs {
     }
 }
 
-fn look_of(output: &Path) -> io::Result<(u32, u32)> {
-    fs::symlink_metadata(output).map(|it| (it.mode(), it.uid()))
+fn look_of(output: &Path) -> io::Result<(u32, u32, u32)> {
+    fs::symlink_metadata(output).map(|it| (it.mode(), it.uid(), it.gid()))
 }
 
 impl Work {

@@ -39,8 +39,14 @@ pub(super) async fn find(
         }
         if !query.follow || is_over {
             let message = format!("element {index} of {} has not run", job.job.id);
-            return Err(Problem::new(Code::NotFound, message)
-                .hint("with --follow its output is waited for; `muster elements JOB` shows how they are"));
+            let id = &job.job.id;
+            let hint = match is_over {
+                true => format!("the job is over; `muster clone {id} --unfinished` runs what is left of it"),
+                false => format!(
+                    "with --follow its output is waited for; `muster elements {id}` shows how they are"
+                ),
+            };
+            return Err(Problem::new(Code::NotFound, message).hint(hint));
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
