@@ -91,7 +91,7 @@ fn text(job: &JobDetail, now: Timestamp, colours: bool) -> String {
     let mut text = String::new();
     for (name, value) in lines {
         // Continuation lines of a script stay below its first.
-        text.push_str(&format!("{:<12}{}\n", format!("{name}:"), value.replace('\n', "\n            ")));
+        text.push_str(&format!("{:<11} {}\n", format!("{name}:"), value.replace('\n', "\n            ")));
     }
     if let Some(last) = job.attempts.last() {
         let hosts = job.allocation.as_ref().map_or(&[][..], |allocation| &allocation.hosts);
