@@ -69,3 +69,16 @@ fn a_job_is_held_and_let_go() {
     home.touch("go");
     home.wait_for_state(&other, "succeeded");
 }
+
+#[test]
+fn where_one_of_several_is_not_there_nothing_is_changed() {
+    let home = home();
+    let jobs = [home.submit(&["--hold", "--", "true"]), home.submit(&["--hold", "--", "true"])];
+    for command in ["release", "stop", "rm"] {
+        let refused = home.run([command, &jobs[0], "nosuch", &jobs[1]]);
+        assert!(refused.code() != 0 && refused.err().contains("nosuch"), "{}", refused.err());
+        for job in &jobs {
+            assert_eq!(home.json(["why", job, "--json"])["code"], "held", "after {command}");
+        }
+    }
+}

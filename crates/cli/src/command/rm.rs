@@ -8,7 +8,7 @@ use muster_api::Code;
 use muster_api::client;
 use serde_json::json;
 
-use super::{Jobs, stop};
+use super::{Jobs, state, stop};
 use crate::error::Error;
 use crate::follow::wait_for_end;
 use crate::session::Session;
@@ -35,8 +35,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let mut removed = Vec::new();
-    for selector in &args.jobs.jobs {
-        let id = session.call(async |client| client.job(selector).await).await?.summary.id;
+    for selector in state::find(&session, &args.jobs).await? {
+        let id = session.call(async |client| client.job(&selector).await).await?.summary.id;
         if args.force && !stop::stop(&session, id.as_str(), Some(Duration::ZERO)).await?.state.is_terminal() {
             wait_for_end(&session, id.as_str()).await?;
         }

@@ -31,14 +31,26 @@ pub(crate) fn words(job: &JobSummary) -> String {
     }
 }
 
+/// The jobs that a command names. Where it names several, one that is not there is told before any is touched.
+pub(crate) async fn find(session: &Session, jobs: &Jobs) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    for job in &jobs.jobs {
+        found.push(match &jobs.jobs[..] {
+            [one] => one.clone(),
+            _ => session.call(async |client| client.job(job).await).await?.summary.id.to_string(),
+        });
+    }
+    Ok(found)
+}
+
 /// Changes each of these jobs, one after the other.
 pub(crate) async fn change<F>(session: &Session, jobs: &Jobs, change: F) -> Result<Vec<JobSummary>, Error>
 where
     F: AsyncFn(&Client, &str) -> Result<JobSummary, ClientError>,
 {
     let mut changed = Vec::new();
-    for job in &jobs.jobs {
-        changed.push(session.call(async |client| change(client, job).await).await?);
+    for job in find(session, jobs).await? {
+        changed.push(session.call(async |client| change(client, &job).await).await?);
     }
     Ok(changed)
 }

@@ -47,8 +47,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let grace = if args.force { Some(Duration::ZERO) } else { args.grace };
     let mut stopped = Vec::new();
     // All are asked before any is waited for.
-    for selector in &args.jobs.jobs {
-        stopped.push(stop(&session, selector, grace).await?);
+    for selector in state::find(&session, &args.jobs).await? {
+        stopped.push(stop(&session, &selector, grace).await?);
     }
     if !args.no_wait {
         for job in &mut stopped {
