@@ -163,8 +163,9 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
 }
 
 async fn start(json: bool) -> Result<ExitCode, Error> {
-    let home = own_home("start")?;
-    let server = private::open(&home).await?.server().await?;
+    own_home("start")?;
+    // One that was killed just now may have taken the connection, and takes it along: then it is started.
+    let server = Session::open().await?.call(async |client| client.server().await).await?;
     show(&server, json)
 }
 
