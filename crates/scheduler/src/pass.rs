@@ -44,8 +44,6 @@ pub(crate) struct Pass {
     /// For whom nothing is kept any more, since they could not start where it was; nor is it kept for them again in this pass,
     /// or each would lead to the next for ever.
     dropped: FxHashSet<JobIx>,
-    /// A quota has refused somebody whole nodes by which these would have been.
-    has_refused_whole: bool,
     /// Room is kept for another than when it began: everybody is looked at again, by the next one.
     is_unsettled: bool,
     /// Pools in which the first for whom room was kept has started.
@@ -108,7 +106,6 @@ impl Scheduler {
             short: FxHashMap::default(),
             blocked: FxHashSet::default(),
             dropped: FxHashSet::default(),
-            has_refused_whole: false,
             is_unsettled: false,
             vacated: FxHashSet::default(),
             known: self.pools.iter().map(|pool| (pool.epoch, Known::default())).collect(),
@@ -158,10 +155,6 @@ impl Scheduler {
         let ix = self.seat(job, offer, Phase::Running, pass.now);
         self.note_outgoing(ix);
         self.say_start(ix, pass);
-        if pass.has_refused_whole {
-            // Those nodes are taken now, perhaps, and with others the quota may have no quarrel.
-            pass.next_at(pass.now);
-        }
     }
 
     /// Those for whom room is kept start as soon as there is enough.
@@ -227,10 +220,7 @@ impl Scheduler {
         match self.quick_offer(&asker, pass) {
             Ok(offer) => self.start(job, offer, pass),
             Err(Blocked::User) => drop(pass.users.insert(asker.user)),
-            Err(Blocked::Quota(_) | Blocked::Lent(_)) => {
-                pass.quotas.insert((group, asker.workspace));
-                pass.has_refused_whole |= self.classes[self.groups[group].class].need.exclusive;
-            }
+            Err(Blocked::Quota(_) | Blocked::Lent(_)) => drop(pass.quotas.insert((group, asker.workspace))),
             Err(Blocked::Room) => self.on_no_room(job, group, pass),
         }
     }
