@@ -352,6 +352,8 @@ proptest! {
             apply(&mut world, id, event);
             while world.pass().next_at == Some(world.now) {}
         }
+        // Whoever was refused whole nodes by a quota, and these were taken later in the same pass, is looked at by the next.
+        while world.pass().next_at == Some(world.now) {}
         let (now, waiting) = (world.now, world.requests.clone());
         for (job, mut request) in waiting {
             let Some(told) = world.scheduler.explain(&job, now) else { continue };
