@@ -6,12 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use muster_link::own_dir::OwnDir;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
-use crate::tree::{boot_id, is_same_boot};
+use crate::tree::{Process, boot_id, is_same_boot};
 
 /// How long the lock of a dead agent may be held by what it left behind.
 const LEGACY: Duration = Duration::from_secs(2);
@@ -21,6 +22,8 @@ const LEGACY: Duration = Duration::from_secs(2);
 pub(crate) enum Error {
     #[error("another agent serves from this directory")]
     AlreadyRunning,
+    #[error("the agent's directory cannot be used")]
+    Directory(#[source] io::Error),
     #[error("{path}")]
     Io {
         path: PathBuf,
@@ -33,6 +36,9 @@ pub(crate) enum Error {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,
+    /// When that process started, in clock ticks after boot. Missing in records of earlier versions.
+    #[serde(default)]
+    pub(crate) start_ticks: Option<u64>,
     /// Made once for a directory: an agent with another one has lost its records.
     pub(crate) incarnation: String,
     /// Which boot of the machine this is.
@@ -52,7 +58,7 @@ pub(crate) struct Agent {
 pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     let failed = |path: PathBuf| move |source| Error::Io { path, source };
     std::fs::create_dir_all(dir.parent().unwrap_or(dir)).map_err(failed(dir.to_owned()))?;
-    disk::make_dir(dir).map_err(failed(dir.to_owned()))?;
+    OwnDir::create(dir).map_err(Error::Directory)?;
     let path = dir.join("agent.json");
     let lock = lock(&dir.join("agent.lock"), &path)?;
     // A power cut may leave nothing readable: then the records beside it are not to be trusted either, and an agent
@@ -65,7 +71,9 @@ pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
         Some(before) => before.incarnation,
         None => random_name().map_err(failed(path.clone()))?,
     };
-    let identity = Identity { pid: std::process::id(), incarnation, boot_id };
+    let process = Process::current().map_err(failed("/proc/self/stat".into()))?;
+    let identity =
+        Identity { pid: std::process::id(), start_ticks: Some(process.start_ticks), incarnation, boot_id };
     match disk::write_json(&path, &identity) {
         // Only the number of the process is new, and tasks wait for their agent.
         Err(error) if disk::is_full(&error) && is_known && !is_new_boot => {
@@ -122,7 +130,12 @@ mod tests {
         let second = take(&dir).unwrap();
         assert!(!second.is_new_boot && second.identity.incarnation == incarnation);
         drop(second);
-        let earlier = Identity { pid: 1, incarnation: incarnation.clone(), boot_id: "another".into() };
+        let earlier = Identity {
+            pid: 1,
+            start_ticks: None,
+            incarnation: incarnation.clone(),
+            boot_id: "another".into(),
+        };
         disk::write_json(&dir.join("agent.json"), &earlier).unwrap();
         let third = take(&dir).unwrap();
         assert!(third.is_new_boot && third.identity.incarnation == incarnation);

@@ -17,5 +17,6 @@ pub mod quota;
 pub mod secret;
 pub mod view;
 
+pub use muster_link::own_dir;
 pub use muster_model as model;
 pub use problem::{Code, Problem};

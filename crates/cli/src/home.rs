@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use muster_api::own_dir::check_home;
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -82,11 +83,20 @@ impl Home {
 
     /// Makes the folder, for this user alone.
     pub fn create(&self) -> Result<(), Error> {
+        self.check()?;
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)
             .map_err(|error| Error::io(Code::HomeUnusable, format!("make {}", self.folder.display()), &error))
+    }
+
+    /// Checks that no other account owns the folder or can replace it: it could pose as this user's server.
+    pub fn check(&self) -> Result<(), Error> {
+        check_home(&self.folder).map_err(|error| {
+            let error = Error::new(Code::HomeUnusable, format!("MUSTER_HOME: {error}"));
+            error.hint("set MUSTER_HOME to a directory of your own, or run the command as the account that owns this one")
+        })
     }
 
     /// What the running server says of itself; none if it never said it, or not in words we know.

@@ -89,6 +89,7 @@ async fn start_or_join(home: &Home) -> Result<Client, Error> {
 
 /// A client of the private server if it runs.
 pub(crate) async fn connect(home: &Home) -> Result<Option<Client>, Error> {
+    home.check()?;
     match Client::connect(Endpoint::unix(home.socket())).await {
         Ok(client) => Ok(Some(client)),
         Err(client::Error::Unreachable { source, .. })

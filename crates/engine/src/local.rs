@@ -1,6 +1,6 @@
 //! This machine as a node: one agent process, detached, so that it outlives the server that started it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -9,8 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use muster_link::own_dir::OwnDir;
+use muster_link::process::signal_own;
 use muster_model::NodeId;
 use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal};
+use serde::Deserialize;
 
 use crate::{
     Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status,
@@ -20,6 +24,11 @@ use crate::{
 pub const NODE: &str = "node_local";
 /// A local agent is restarted at once when it dies, so silence this long means it cannot be.
 const LOST_AFTER: Duration = Duration::from_secs(30);
+
+/// The file of an agent's directory that holds its token.
+pub(crate) const TOKEN: &str = "token";
+/// The file that has the address at which peers reach the machine.
+pub(crate) const ADDRESS: &str = "address";
 
 /// How to start the agent.
 #[derive(Debug, Clone)]
@@ -62,14 +71,15 @@ impl Local {
 
     /// Where the agent finds its token.
     pub fn token_file(dir: &Path) -> PathBuf {
-        dir.join("token")
+        dir.join(TOKEN)
     }
 
     fn start_blocking(&self, token: &str) -> io::Result<()> {
         let dir = &self.options.dir;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        write_private(&Self::token_file(dir), token)?;
-        if self.is_running()? {
+        let own = OwnDir::open(dir)?;
+        own.write_file(TOKEN, token)?;
+        if is_agent_running(&own)? {
             return Ok(());
         }
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join("agent.log"))?;
@@ -96,22 +106,36 @@ impl Local {
     }
 
     fn is_running(&self) -> io::Result<bool> {
-        is_agent_running(&self.options.dir)
+        self.existing().map_or(Ok(false), |dir| is_agent_running(&dir?))
     }
 
     fn stop_blocking(&self) -> io::Result<()> {
-        stop_agent(&self.options.dir)
+        self.existing().map_or(Ok(()), |dir| stop_agent(&dir?))
+    }
+
+    /// The agent's directory, if it was made.
+    fn existing(&self) -> Option<io::Result<OwnDir>> {
+        match OwnDir::open(&self.options.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened),
+        }
     }
 }
 
-/// Whether an agent serves from this directory. It holds a lock there for as long as it lives, so nobody has to trust a
-/// process id.
-pub(crate) fn is_agent_running(dir: &Path) -> io::Result<bool> {
-    let lock = match File::open(dir.join("agent.lock")) {
-        Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
+/// The file that an agent holds a lock on for as long as it lives.
+const LOCK: &str = "agent.lock";
+
+/// What an agent writes of itself in `agent.json`.
+#[derive(Debug, Deserialize)]
+struct AgentRecord {
+    pid: i32,
+    /// Missing in records of earlier versions.
+    start_ticks: Option<u64>,
+}
+
+/// Whether an agent serves from this directory.
+pub(crate) fn is_agent_running(dir: &OwnDir) -> io::Result<bool> {
+    let Some(lock) = dir.open_file(LOCK)? else { return Ok(false) };
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
@@ -119,19 +143,18 @@ pub(crate) fn is_agent_running(dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// Ends the agent of this directory, and waits until it is gone.
-pub(crate) fn stop_agent(dir: &Path) -> io::Result<()> {
+/// Ends the agent of this directory, and waits until it is gone. A process of another account, or one that started at another time
+/// than the record says, is left alone.
+pub(crate) fn stop_agent(dir: &OwnDir) -> io::Result<()> {
     if !is_agent_running(dir)? {
         return Ok(());
     }
-    let lock = File::open(dir.join("agent.lock"))?;
-    let record: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("agent.json"))?)?;
-    let pid = record["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
-    if let Some(pid) = pid {
-        match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+    let (Some(lock), Some(record)) = (dir.open_file(LOCK)?, dir.open_file("agent.json")?) else {
+        return Ok(());
+    };
+    let record: AgentRecord = serde_json::from_reader(record)?;
+    if let Some(pid) = Pid::from_raw(record.pid) {
+        signal_own(pid, record.start_ticks, Signal::TERM)?;
     }
     // The lock is free when the agent is gone: an event, not a poll.
     Ok(rustix::fs::flock(&lock, FlockOperation::LockShared)?)

@@ -15,6 +15,8 @@ pub mod leftover;
 pub mod log;
 pub mod memory;
 pub mod message;
+pub mod own_dir;
+pub mod process;
 pub mod session;
 pub mod tls;
 pub mod unix;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use muster_engine::Family;
+use muster_link::own_dir::check_home;
 use muster_model::NodeId;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::Target;
@@ -131,6 +132,7 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
 /// Runs a server until it is told to stop or nobody needs it. `on_ready` is called once requests are answered.
 pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Result<(), Error> {
     let home = options.home.clone();
+    check_home(&home).map_err(io_error("use the data directory"))?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

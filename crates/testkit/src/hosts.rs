@@ -6,6 +6,7 @@
 //! also when it is killed; only a bridge and a small directory may then stay, until the next test removes them.
 
 mod host;
+mod intruder;
 mod network;
 
 use std::fs;
@@ -16,6 +17,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
 pub use host::{Account, Host};
+pub use intruder::Intruder;
 use network::Network;
 
 /// Some hosts on one network. Dropping them ends and removes everything.
@@ -107,6 +109,10 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
+        // A test that failed already says why.
+        if !std::thread::panicking() {
+            self.hosts.iter().filter(|host| host.is_on()).for_each(Host::check_intruder);
+        }
         // All are told before the first is waited for.
         self.hosts.iter().for_each(Host::end);
         self.hosts.clear();

@@ -15,7 +15,7 @@ mod terminal;
 mod wait;
 
 pub use home::{Finished, Home};
-pub use hosts::{Account, Host, Hosts};
+pub use hosts::{Account, Host, Hosts, Intruder};
 pub use kube::{Kube, KubeOptions};
 pub use process::{Process, copy_program, executable, is_alive, kill, peak_memory_kb, with_word};
 pub use running::Running;

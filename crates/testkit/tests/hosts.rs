@@ -16,8 +16,11 @@ fn login(host: &Host, account: Account, line: &str) -> (bool, String) {
 fn they_share_nothing() {
     let hosts = Hosts::start(2);
     for (number, host) in hosts.all().iter().enumerate() {
-        let seen =
-            login(host, Account::Root, "hostname; echo mine > ~/file; touch /etc/mark /tmp/mark; ls /tmp");
+        let seen = login(
+            host,
+            Account::Root,
+            "hostname; echo mine > ~/file; touch /etc/mark /tmp/mark; ls /tmp | grep mark",
+        );
         assert_eq!(seen, (true, format!("host{number}\nmark")));
         let pid: u32 = host.run("cat /run/sshd.pid").trim().parse().expect("a number");
         assert!(pid < 100, "processes are its own: {pid}");
@@ -25,7 +28,7 @@ fn they_share_nothing() {
     hosts
         .host(0)
         .run("rm /etc/mark && echo changed > /root/file && mkdir /var/tmp/x; sleep 1000 >/dev/null 2>&1 &");
-    let other = "cat ~/file; ls /etc/mark; ls /var/tmp; ps -e | grep -c sleep; ls -d /work";
+    let other = "cat ~/file; ls /etc/mark; ls -d /var/tmp/x; ps -e | grep -c sleep; ls -d /work";
     assert_eq!(login(hosts.host(1), Account::Root, other).1, "mine\n/etc/mark\n0");
     assert!(!fs::exists("/etc/mark").expect("it can be looked for"), "the launcher's files do not change");
     let address = hosts.host(1).address();

@@ -65,7 +65,7 @@ fn write_log(owed: &mut Owed, records: impl Iterator<Item = Vec<u8>>) {
 }
 
 fn print(owed: &Owed, may_wait: bool) -> (Left, Vec<String>) {
-    let identity = Identity { pid: 1, incarnation: "me".into(), boot_id: "this".into() };
+    let identity = Identity { pid: 1, start_ticks: None, incarnation: "me".into(), boot_id: "this".into() };
     let cache =
         std::sync::Arc::new(crate::bundle::Cache::open(owed.dir.path().join("cache"), "boot").unwrap());
     let tasks = owed.dir.path().parent().unwrap().to_owned();

@@ -1,13 +1,14 @@
-//! Single processes: who they are, beyond a number that is used again, and how they are signalled and awaited.
+//! Boots of a machine, and processes that are ended and awaited.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+pub use muster_link::process::Process;
+pub(super) use muster_link::process::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal};
-use serde::{Deserialize, Serialize};
+use rustix::process::{Signal, kill_process, pidfd_send_signal};
 
 /// This boot of this machine. Processes and cgroups of another one are gone. A machine that is a container is started anew
 /// while its kernel goes on: that is told by when its first process started, where that may be seen.
@@ -31,76 +32,6 @@ pub fn is_same_boot(one: &str, other: &str) -> bool {
 /// The part of a boot that is the kernel's.
 pub fn kernel_boot(boot: &str) -> &str {
     boot.split(FIRST).next().unwrap_or(boot)
-}
-
-/// A process, told apart from a later one with the same number by when it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Process {
-    pub pid: i32,
-    /// Clock ticks after boot: field 22 of `/proc/PID/stat`.
-    pub start_ticks: u64,
-}
-
-impl Process {
-    pub fn of(pid: Pid) -> io::Result<Process> {
-        let found = Stat::of(pid.as_raw_nonzero().get()).map(|stat| stat.process);
-        found.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
-    }
-
-    pub fn current() -> io::Result<Process> {
-        Process::of(getpid())
-    }
-
-    /// Whether it still runs. A zombie does not.
-    pub fn is_alive(&self) -> bool {
-        Stat::of(self.pid).is_some_and(|stat| stat.process == *self && !stat.is_dead)
-    }
-
-    pub fn pid(&self) -> Option<Pid> {
-        Pid::from_raw(self.pid)
-    }
-
-    /// A descriptor that becomes readable when it ends.
-    pub fn pidfd(&self) -> io::Result<OwnedFd> {
-        let pid = self.pid().ok_or(io::ErrorKind::NotFound)?;
-        let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
-        // Only now can the number no longer change its meaning between the check and the use.
-        match Stat::of(self.pid) {
-            Some(stat) if stat.process == *self => Ok(descriptor),
-            _ => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-}
-
-/// What `/proc/PID/stat` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
-    pub(super) process: Process,
-    pub(super) parent: i32,
-    pub(super) group: i32,
-    pub(super) is_dead: bool,
-}
-
-impl Stat {
-    pub(super) fn of(pid: i32) -> Option<Stat> {
-        // Some fifty numbers and a name of 16 bytes. In one read: a walk looks at every process of the machine.
-        let mut buffer = [0; 1024];
-        let count = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut buffer).ok()?;
-        Stat::parse(pid, &buffer[..count])
-    }
-
-    pub(super) fn parse(pid: i32, text: &[u8]) -> Option<Stat> {
-        // The name in parentheses may contain anything, parentheses included, so fields are counted from the last one.
-        let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
-        let fields: Vec<&str> =
-            std::str::from_utf8(&text[after_name..]).ok()?.split_ascii_whitespace().collect();
-        Some(Stat {
-            process: Process { pid, start_ticks: fields.get(19)?.parse().ok()? },
-            parent: fields.get(1)?.parse().ok()?,
-            group: fields.get(2)?.parse().ok()?,
-            is_dead: matches!(*fields.first()?, "Z" | "X" | "x"),
-        })
-    }
 }
 
 /// Processes that are to be ended and awaited.
@@ -190,14 +121,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_confuse_the_fields() {
-        let text = b"77 (evil) R 1 (x)) S 5 6 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 424242 9 10";
-        let stat = Stat::parse(77, text).unwrap();
-        let process = Process { pid: 77, start_ticks: 424_242 };
-        assert_eq!(stat, Stat { process, parent: 5, group: 6, is_dead: false });
-    }
-
-    #[test]
     fn a_boot_is_the_kernels_and_that_of_the_first_process() {
         let now = boot_id().unwrap();
         assert!(is_same_boot(&now, &boot_id().unwrap()));
@@ -211,21 +134,5 @@ mod tests {
         ] {
             assert_eq!(is_same_boot(one, other), same, "{one} and {other}");
         }
-    }
-
-    #[test]
-    fn garbage_is_no_process() {
-        for text in [&b""[..], b")", b"1 (x", b"1 (x) S a b c", b"1 (x) S 1 2 3", b"\xff) \xff"] {
-            assert_eq!(Stat::parse(1, text), None);
-        }
-    }
-
-    #[test]
-    fn this_process_is_alive_and_another_with_its_number_is_not() {
-        let current = Process::current().unwrap();
-        assert!(current.is_alive());
-        let earlier = Process { start_ticks: current.start_ticks - 1, ..current };
-        assert!(!earlier.is_alive());
-        assert!(earlier.pidfd().is_err());
     }
 }

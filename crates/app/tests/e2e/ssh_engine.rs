@@ -255,6 +255,72 @@ fn a_home_that_cannot_be_written_to_is_not_needed() {
     });
 }
 
+/// The name that this server's binary and agent's directory have on a host.
+fn names_there(office: &Office, host: &Host) -> (String, String) {
+    let binary = office.engine.agent().expect("a machine was asked for").path;
+    let server = std::fs::read_to_string(office.folder.path().join("ssh/server")).expect("its name");
+    (binary.trim_start_matches("bin/").into(), format!("node-{}.pool.{}", server.trim(), host.name()))
+}
+
+/// Another local user has planted a program, a held lock, sockets and a process id wherever everybody may write, before the first
+/// login.
+#[test]
+fn another_local_user_of_a_host_gets_nothing_and_is_trusted_with_nothing() {
+    let (hosts, runtime) = (Hosts::start(3), runtime());
+    let mut office = Office::open(&runtime, &muster());
+    for (account, host) in [(Account::Root, hosts.host(1)), (Account::Ordinary, hosts.host(2))] {
+        office.adopt(&hosts, account);
+        runtime.block_on(async {
+            // On another host, so that the engine knows its names; and these are the same everywhere.
+            office.start(hosts.host(0)).await.unwrap();
+            office.hello().await;
+            office.engine.stop(&key(hosts.host(0))).await.unwrap();
+        });
+        let (binary, directory) = names_there(&office, host);
+        let uid = if account == Account::Root { 0 } else { 4242 };
+        let intruder = host.intruder();
+        intruder.offer_binary(&binary);
+        let victim = intruder.pose_as_agent(&format!("/var/tmp/muster-{uid}/{directory}"));
+        runtime.block_on(async {
+            office.start(host).await.unwrap();
+            let hello = office.hello().await;
+            assert_eq!(hello.account.name, account.name());
+            host.run(&format!(
+                "test {uid} = $(stat -c %u {}/.muster/{directory}/control.sock)",
+                account.home()
+            ));
+            office.engine.stop(&key(host)).await.unwrap();
+        });
+        host.run(&format!("kill -0 {victim}"));
+        assert_eq!(intruder.loot(), "", "as {}", account.name());
+    }
+}
+
+/// With a home that cannot be written to, the ordinary account's spare directory is taken: it is refused, and root has another.
+#[test]
+fn a_spare_directory_of_another_local_user_is_not_used() {
+    let (hosts, runtime) = (Hosts::start(1), runtime());
+    let host = hosts.host(0);
+    host.read_only_home();
+    let mut office = Office::open(&runtime, &muster());
+    runtime.block_on(async {
+        office.adopt(&hosts, Account::Root);
+        office.start(host).await.unwrap();
+        assert_eq!(office.hello().await.account.name, "root");
+        host.run("test -d /var/lib/muster-agent/bin");
+        office.engine.stop(&key(host)).await.unwrap();
+        let (binary, directory) = names_there(&office, host);
+        host.intruder().offer_binary(&binary);
+        let victim = host.intruder().pose_as_agent(&format!("/var/tmp/muster-4242/{directory}"));
+        office.adopt(&hosts, Account::Ordinary);
+        let refused = office.start(host).await.unwrap_err().to_string();
+        assert!(refused.contains("writable by it alone"), "{refused}");
+        let _ = office.engine.stop(&key(host)).await;
+        host.run(&format!("kill -0 {victim}"));
+    });
+    assert_eq!(host.intruder().loot(), "");
+}
+
 #[test]
 fn servers_do_not_disturb_each_other_and_each_brings_its_own_build() {
     let (hosts, runtime) = (Hosts::start(1), runtime());

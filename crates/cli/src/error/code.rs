@@ -75,7 +75,7 @@ muster_api::model::catalogue! {
         /// There is no machine of this name that is not over.
         MachineNotFound = "machine_not_found" => "`muster machine ls` lists them; `muster machine create NAME` makes one.",
         /// There is no place for muster's own folder.
-        NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /var/tmp/muster.",
+        NoHome = "no_home" => "Set MUSTER_HOME to a directory of yours, for example /data/ada/muster.",
         /// The machines have no directory in common.
         NoSharedDirectory = "no_shared_directory" => "Mount a volume on the hosts and name it: `muster pool add POOL HOST --shared DIR`.",
         /// A directory was named where only a file will do.

@@ -20,8 +20,7 @@ use super::Options;
 use super::gate::wire::{Answer, Ask, Ran, Who, hear, say};
 use super::refusal;
 use crate::ssh::binary::Binary;
-use crate::ssh::carry::MARK;
-use crate::ssh::command::{ABSENT, Patience, receive, ssh};
+use crate::ssh::command::{Patience, gate, receive, ssh};
 use crate::ssh::host::server_name;
 use crate::ssh::login::{Kind, Login, Speaker, Word};
 use crate::{Class, Error, Machine};
@@ -197,11 +196,7 @@ impl Way {
                 words.push_str(&format!(" --{name} {value}"));
             }
         }
-        let places = self.places();
-        let run = format!(
-            "{places}; do b=\"$d/bin/muster-{hash}\"; test -x \"$b\" && exec \"$b\" gate \"$d\" {words}; done"
-        );
-        let line = format!("exec sh -c '{run}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'");
+        let line = gate(&self.places(), hash, &words);
         let mut login = self.login(&line).await?;
         let word = login.word().await?;
         Ok((login, word))

@@ -6,11 +6,11 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
+use muster_link::own_dir::{OwnDir, check_ancestors};
 use muster_model::NodeId;
+use rustix::process::geteuid;
 
-use crate::local::{is_agent_running, stop_agent, write_private};
+use crate::local::{ADDRESS, TOKEN, is_agent_running, stop_agent};
 
 /// What stands before every word of ours on the login's output: a shell's start-up files may say something, too.
 pub(crate) const MARK: &str = "muster-carry: ";
@@ -97,12 +99,7 @@ impl Words {
         Some(Self { node: value("--node")?.parse().ok()?, server, job, address })
     }
 
-    /// The agent's directory. A home may be shared by all machines of a site, so the node is part of its name.
-    fn dir(&self, base: &Path) -> PathBuf {
-        base.join(self.dir_name())
-    }
-
-    /// It needs no quotes either.
+    /// The agent's directory. A home may be shared by all machines of a site, so the node is part of its name. It needs no quotes.
     pub(crate) fn dir_name(&self) -> String {
         let node = self.node.as_str().strip_prefix(NodeId::PREFIX).unwrap_or_default();
         format!("node-{}.{node}", self.server)
@@ -111,7 +108,7 @@ impl Words {
 
 /// The file that has the address at which peers reach the machine.
 pub fn address_file(dir: &Path) -> PathBuf {
-    dir.join("address")
+    dir.join(ADDRESS)
 }
 
 /// Which build the running binary is: it has it as its name.
@@ -152,26 +149,26 @@ pub(crate) fn say(word: &str) -> io::Result<()> {
 fn control(base: &Path, words: &Words) -> io::Result<()> {
     say(ASKS)?;
     let token = read_line(&mut plain_stdin()?)?;
-    let dir = own_dir(base, words)?;
-    keep_binaries(&dir);
+    let agent = AgentDir::find(base, words)?;
+    keep_binaries(&agent.base);
     // A disk that is full has what was written before, and the agent that runs has read it.
-    let is_running = is_agent_running(&dir)?;
-    unless(is_running, write_private(&dir.join("token"), &token)).map_err(|error| named(&dir, &error))?;
+    let is_running = is_agent_running(&agent.dir)?;
+    unless(is_running, agent.dir.write_file(TOKEN, &token))?;
     if let Some(address) = words.address.or_else(own_address) {
-        unless(is_running, write_private(&address_file(&dir), &address.to_string()))?;
+        unless(is_running, agent.dir.write_file(ADDRESS, &address.to_string()))?;
     }
-    join(call(&dir, words, true)?)
+    join(call(&agent.dir, words, true)?)
 }
 
 fn bulk(base: &Path, words: &Words) -> io::Result<()> {
-    let dir = own_dir(base, words)?;
-    join(call(&dir, words, false)?)
+    let agent = AgentDir::find(base, words)?;
+    join(call(&agent.dir, words, false)?)
 }
 
+/// Directories that are not this account's own hold no agent of this account's.
 fn stop(base: &Path, words: &Words) -> io::Result<()> {
-    for base in bases(base) {
-        let dir = words.dir(&base);
-        if dir.is_dir() {
+    for base in own_bases(base, OwnDir::open).flatten() {
+        if let Ok(dir) = base.open_below(&words.dir_name()) {
             stop_agent(&dir)?;
         }
     }
@@ -183,78 +180,89 @@ fn unless(condition: bool, result: io::Result<()>) -> io::Result<()> {
     if condition { Ok(()) } else { result }
 }
 
-/// Where agents may have their directories: beside the binary, or where anyone can write.
-fn bases(base: &Path) -> [PathBuf; 2] {
-    let uid = rustix::process::getuid().as_raw();
-    [base.to_owned(), PathBuf::from(format!("/var/tmp/muster-{uid}"))]
+/// Where an account without a home that can be written to has its agents. Every account may make directories in `/var/tmp`, so
+/// root does without it.
+fn spare_base() -> PathBuf {
+    match geteuid().as_raw() {
+        0 => PathBuf::from("/var/lib/muster-agent"),
+        uid => PathBuf::from(format!("/var/tmp/muster-{uid}")),
+    }
 }
 
-/// The agent's directory: where one runs already, or the first place that can be written to.
-fn own_dir(base: &Path, words: &Words) -> io::Result<PathBuf> {
-    let bases = bases(base);
-    let running = bases.iter().map(|base| words.dir(base)).find(|dir| is_agent_running(dir).unwrap_or(false));
-    if let Some(dir) = running {
-        return Ok(dir);
-    }
-    let mut failure = None;
-    for base in &bases {
-        match make_own(base).and_then(|()| make_own(&words.dir(base))) {
-            Ok(()) => return Ok(words.dir(base)),
-            Err(error) => {
-                failure.get_or_insert_with(|| named(base, &error));
+/// Where agents may have their directories: beside the binary, or where this account has them without a home. Each is opened, or
+/// made.
+fn own_bases(base: &Path, open: fn(&Path) -> io::Result<OwnDir>) -> impl Iterator<Item = io::Result<OwnDir>> {
+    let bases = [base.to_owned(), spare_base()].into_iter();
+    bases.map(move |base| check_ancestors(&base).and_then(|()| open(&base)))
+}
+
+/// The directory of an agent, and the one that it is in.
+#[derive(Debug)]
+struct AgentDir {
+    base: OwnDir,
+    dir: OwnDir,
+}
+
+impl AgentDir {
+    /// Where an agent runs already, or the first place that can be written to. Another account's directory is neither.
+    fn find(base: &Path, words: &Words) -> io::Result<Self> {
+        let name = words.dir_name();
+        let running = own_bases(base, OwnDir::open).flatten().find_map(|base| {
+            let dir = base.open_below(&name).ok()?;
+            is_agent_running(&dir).ok()?.then_some(Self { base, dir })
+        });
+        if let Some(running) = running {
+            return Ok(running);
+        }
+        let mut failure = None;
+        for base in own_bases(base, OwnDir::create) {
+            match base.and_then(|base| Self::create(base, &name)) {
+                Ok(agent) => return Ok(agent),
+                Err(error) => drop(failure.get_or_insert(error)),
             }
         }
+        Err(failure.unwrap_or_else(|| ErrorKind::NotFound.into()))
     }
-    Err(failure.unwrap_or_else(|| ErrorKind::NotFound.into()))
+
+    /// Fails where nothing can be written now.
+    fn create(base: OwnDir, name: &str) -> io::Result<Self> {
+        let dir = base.create_below(name)?;
+        rustix::fs::accessat(&dir, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::empty())
+            .map_err(|errno| named(dir.path(), &errno.into()))?;
+        Ok(Self { base, dir })
+    }
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// A directory for nobody else's eyes, and in which something can be written now.
-fn make_own(dir: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(dir)?;
-    if !found.is_dir() || found.uid() != rustix::process::getuid().as_raw() {
-        let message = format!("{} belongs to somebody else", dir.display());
-        return Err(io::Error::new(ErrorKind::PermissionDenied, message));
-    }
-    if found.mode() & 0o077 != 0 {
-        fs::set_permissions(dir, Permissions::from_mode(0o700))?;
-    }
-    Ok(rustix::fs::access(dir, rustix::fs::Access::WRITE_OK)?)
-}
-
-/// Our own binary stays, also beside a directory that is not where it was sent to; those that nobody came for go.
-fn keep_binaries(dir: &Path) {
+/// Our own binary stays, also beside a directory that is not where it was sent to; unused ones are removed.
+fn keep_binaries(base: &OwnDir) {
     let Ok(exe) = env::current_exe() else { return };
-    let (Some(name), Some(base)) = (exe.file_name(), dir.parent()) else { return };
-    let bin = base.join("bin");
-    if !bin.join(name).exists() && make_own(&bin).is_ok() {
-        // Without it an agent there cannot change over to this build, and goes on as it is.
-        let _ = std::os::unix::fs::symlink(&exe, bin.join(name));
+    let Some(name) = exe.file_name() else { return };
+    // Without it an agent there cannot change over to this build, and goes on as it is.
+    let Ok(bin) = base.create_below("bin") else { return };
+    if !bin.path().join(name).exists() {
+        let _ = rustix::fs::symlinkat(&exe, &bin, name);
     }
     let touched = File::open(&exe).and_then(|file| file.set_modified(SystemTime::now()));
-    if touched.is_err() {
-        return;
+    if touched.is_ok() {
+        sweep(&bin);
     }
-    sweep(&bin);
 }
 
-/// Whoever misses one sends it again; agents that run it do not need the file.
-fn sweep(bin: &Path) {
-    let entries = fs::read_dir(bin).into_iter().flatten().flatten();
-    let used = |path: PathBuf| Some((fs::metadata(&path).ok()?.modified().ok()?, path));
-    let mut binaries: Vec<_> = entries.filter_map(|entry| used(entry.path())).collect();
+/// A server that misses one sends it again; agents that run it do not need the file.
+fn sweep(bin: &OwnDir) {
+    let entries = fs::read_dir(bin.path()).into_iter().flatten().flatten();
+    let used =
+        |entry: fs::DirEntry| Some((fs::metadata(entry.path()).ok()?.modified().ok()?, entry.file_name()));
+    let mut binaries: Vec<_> = entries.filter_map(used).collect();
     binaries.sort();
     let excess = binaries.len().saturating_sub(MOST_BINARIES);
     let is_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > UNUSED);
     let unneeded = binaries.iter().enumerate().filter(|(number, (at, _))| *number < excess || is_old(at));
-    unneeded.for_each(|(_, (_, path))| drop(fs::remove_file(path)));
+    unneeded.for_each(|(_, (_, name))| drop(bin.remove_file(name)));
 }
 
 /// The machine's side of the connection that this login came by; of no use to others if it is within the machine.
@@ -279,21 +287,21 @@ fn read_line(input: &mut impl Read) -> io::Result<String> {
 }
 
 /// A connection to the agent, which is started if it may be and does not run.
-fn call(dir: &Path, words: &Words, may_start: bool) -> io::Result<UnixStream> {
+fn call(dir: &OwnDir, words: &Words, may_start: bool) -> io::Result<UnixStream> {
     // The kernel takes only short names for sockets, and a home may be anywhere.
-    env::set_current_dir(dir)?;
+    dir.enter()?;
     let socket = format!("{}.sock", words.job.as_str());
     let deadline = Instant::now() + AGENT_DEADLINE;
     let mut started: Option<Child> = None;
     let mut manager = lasting_manager();
     loop {
         let error = match UnixStream::connect(&socket) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return of_own_account(stream),
             Err(error) => error,
         };
         if may_start && started.is_none() && !is_agent_running(dir)? {
             // A manager that cannot be asked, does not answer or refuses is done without.
-            started = match start(dir, words, manager.as_deref()) {
+            started = match start(dir.path(), words, manager.as_deref()) {
                 Err(_) if manager.take().is_some() => None,
                 child => Some(child?),
             };
@@ -307,7 +315,7 @@ fn call(dir: &Path, words: &Words, may_start: bool) -> io::Result<UnixStream> {
             if !is_running && !is_refused {
                 return Err(io::Error::other(format!(
                     "the agent ended at once, {status}: {}",
-                    last_words(dir)
+                    last_words(dir.path())
                 )));
             }
             started = None;
@@ -315,11 +323,21 @@ fn call(dir: &Path, words: &Words, may_start: bool) -> io::Result<UnixStream> {
         if deadline <= Instant::now() {
             return Err(io::Error::new(
                 error.kind(),
-                format!("the agent does not listen in {}: {error}", dir.display()),
+                format!("the agent does not listen in {}: {error}", dir.path().display()),
             ));
         }
         std::thread::sleep(AGENT_PAUSE);
     }
+}
+
+/// A socket that another account listens at is none of an agent's.
+fn of_own_account(stream: UnixStream) -> io::Result<UnixStream> {
+    let listener = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+    if listener != geteuid() {
+        let message = format!("the account with the uid {} listens at the agent's socket", listener.as_raw());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, message));
+    }
+    Ok(stream)
 }
 
 /// The runtime directory of the account's own systemd, if that lasts longer than logins. Where a machine ends what a login
@@ -424,16 +442,36 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_not_used() {
+    fn an_agent_is_looked_for_in_directories_of_this_account_alone() {
         let base = tempfile::tempdir().unwrap();
         let own = base.path().join("own");
-        make_own(&own).unwrap();
-        make_own(&own).unwrap();
+        let found = AgentDir::find(&own, &words()).unwrap();
+        assert_eq!(found.dir.path(), own.join("node-0f.gpu.h1"));
+        // A link in the place of the agent's directory, behind which a lock is held.
+        let planted = base.path().join("planted");
+        fs::create_dir_all(&planted).unwrap();
+        let lock = File::create(planted.join("agent.lock")).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        fs::remove_dir(own.join("node-0f.gpu.h1")).unwrap();
+        std::os::unix::fs::symlink(&planted, own.join("node-0f.gpu.h1")).unwrap();
+        let found = AgentDir::find(&own, &words());
+        assert!(found.is_err() || !found.unwrap().dir.path().starts_with(base.path()));
         std::os::unix::fs::symlink(&own, base.path().join("link")).unwrap();
-        assert!(make_own(&base.path().join("link")).is_err());
-        let dir = own_dir(&own, &words()).unwrap();
-        assert_eq!(dir, own.join("node-0f.gpu.h1"));
-        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        assert!(own_bases(&base.path().join("link"), OwnDir::open).next().unwrap().is_err());
+    }
+
+    #[test]
+    fn files_behind_a_linked_bin_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (base, victim) = (folder.path().join("base"), folder.path().join("victim"));
+        fs::create_dir(&victim).unwrap();
+        for number in 0..9 {
+            fs::write(victim.join(number.to_string()), "").unwrap();
+        }
+        let base = OwnDir::create(&base).unwrap();
+        std::os::unix::fs::symlink(&victim, base.path().join("bin")).unwrap();
+        keep_binaries(&base);
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 9);
     }
 
     #[test]
@@ -444,7 +482,7 @@ mod tests {
             let file = File::create(bin.path().join(name)).unwrap();
             file.set_modified(now - days * Duration::from_secs(24 * 3600)).unwrap();
         }
-        sweep(bin.path());
+        sweep(&OwnDir::open(bin.path()).unwrap());
         let mut left: Vec<_> =
             fs::read_dir(bin.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();

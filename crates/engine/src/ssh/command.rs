@@ -102,48 +102,63 @@ fn expanded(key: &Path) -> OsString {
     }
 }
 
+/// A shell function that enters a directory, if it is this account's own and nobody else may write to it. The shell then stays in
+/// the directory that it has checked, whatever its path leads to later.
+const ENTER_OWN: &str = "own() { test -h \"$1\" && return 1; cd \"$1\" 2>/dev/null || return 1; test -O . || return 1; \
+     case \"$(ls -ld .)\" in d????-??-?*) return 0;; esac; return 1; }";
+
+/// The directories that hold an account's binaries and agents, the better one first. The second is for homes that cannot be
+/// written to: `spare_base` of `carry.rs` in words of the shell.
+pub(crate) const OWN_PLACES: &str = "u=$(id -u); v=/var/tmp/muster-$u; test \"$u\" -eq 0 && v=/var/lib/muster-agent; \
+     for d in \"$HOME/.muster\" \"$v\"";
+
 /// Runs the binary of this name on the machine; where it is not, says so, and whether another one has started this
 /// server's agent there. Any login shell must be able to read it, and `sh`
 /// alone must be enough: so it is one line, and has no quotes, backslashes or exclamation marks within.
-///
-/// The directory below `/var/tmp` is for homes that cannot be written to, and is used only if it is the user's own.
 pub(crate) fn carry(hash: &str, words: &Words) -> String {
     let (name, words) = (words.dir_name(), words.to_line());
-    let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
-    let run = format!(
-        "o=; {places}; b=\"$d/bin/muster-{hash}\"; test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; \
-         test -S \"$d/{name}/control.sock\" && o={OTHER}; done"
-    );
-    format!("exec sh -c '{run}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m) $o\"'")
+    let look = format!("test -S \"{name}/control.sock\" && o={OTHER}");
+    let run = format!("test -x ./muster-{hash} && exec ./muster-{hash} carry \"$d\" {words}");
+    let places = in_own_bin(OWN_PLACES, &look, &run);
+    format!(
+        "exec sh -c '{ENTER_OWN}; o=; {places}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m) $o\"'"
+    )
 }
 
 /// Like [`carry`], by any binary that is there.
 pub(crate) fn carry_by_any(words: &Words) -> String {
     let words = words.to_line();
-    let places = format!("{OWN_PLACES}; do test -h \"$d\" && continue; test -O \"$d/bin\" || continue");
-    let any =
-        format!("for b in \"$d\"/bin/muster-*; do test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; done");
-    format!("exec sh -c '{places}; {any}; done; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
+    let any = format!("for b in ./muster-*; do test -x \"$b\" && exec \"$b\" carry \"$d\" {words}; done");
+    let places = in_own_bin(OWN_PLACES, ":", &any);
+    format!("exec sh -c '{ENTER_OWN}; {places}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
 }
 
-/// The directories that hold a user's binaries and agents, the better one first.
-pub(crate) const OWN_PLACES: &str = "for d in \"$HOME/.muster\" \"/var/tmp/muster-$(id -u)\"";
+/// Runs the binary of this name as the gate of a cluster, from the first of these places that has it.
+pub(crate) fn gate(places: &str, hash: &str, words: &str) -> String {
+    let run = format!("test -x ./muster-{hash} && exec ./muster-{hash} gate \"$d\" {words}");
+    let places = in_own_bin(places, ":", &run);
+    format!("exec sh -c '{ENTER_OWN}; {places}; echo; echo \"{MARK}{ABSENT} $(uname -s) $(uname -m)\"'")
+}
+
+/// Does one thing in each of these places, and another in its `bin`; neither where others may write.
+fn in_own_bin(places: &str, in_place: &str, in_bin: &str) -> String {
+    format!("{places}; do own \"$d\" || continue; {in_place}; own ./bin || continue; {in_bin}; done")
+}
 
 /// Takes the binary from the input: reads its length on a line, writes what comes then to a new file, and gives it its name only when it is whole, so that neither a broken connection nor
 /// two who send at once leave half of one. A place where files cannot be executed is none. Tasks of other accounts run it too, for whom an agent
 /// of root's shows it; to all others its directory is closed.
 pub(crate) fn receive(places: &str, hash: &str) -> String {
     let find = format!(
-        "read -r n || exit 1; {places}; do test -h \"$d\" && continue; mkdir -m 700 \"$d\" 2>/dev/null; mkdir -m 700 \"$d/bin\" 2>/dev/null; \
-         test -O \"$d/bin\" || continue; t=\"$d/bin/.new-$$\"; touch \"$t\" 2>/dev/null || continue; chmod 755 \"$t\"; \
-         test -x \"$t\" || {{ rm -f \"$t\"; continue; }}"
+        "read -r n || exit 1; {places}; do w=\"$d\"; mkdir -m 700 \"$d\" 2>/dev/null; own \"$d\" || continue; \
+         mkdir -m 700 bin 2>/dev/null; own ./bin || continue; t=./.new-$$; touch \"$t\" 2>/dev/null || continue; \
+         chmod 755 \"$t\"; test -x \"$t\" || {{ rm -f \"$t\"; continue; }}"
     );
     let write = format!(
-        "cat > \"$t\"; if test \"$(wc -c < \"$t\")\" -eq \"$n\"; then mv -f \"$t\" \"$d/bin/muster-{hash}\" && \
+        "cat > \"$t\"; if test \"$(wc -c < \"$t\")\" -eq \"$n\"; then mv -f \"$t\" ./muster-{hash} && \
          echo \"{MARK}{SENT}\" && exit 0; fi; rm -f \"$t\"; echo \"{MARK}{UNSENT} $d\"; exit 1"
     );
-    let nowhere = if places == OWN_PLACES { "$HOME/.muster or /var/tmp" } else { "$d" };
-    format!("exec sh -c '{find}; {write}; done; echo \"{MARK}{UNSENT} {nowhere}\"; exit 1'")
+    format!("exec sh -c '{ENTER_OWN}; w=; {find}; {write}; done; echo \"{MARK}{UNSENT} $w\"; exit 1'")
 }
 
 #[cfg(test)]

@@ -138,7 +138,11 @@ impl Login {
             FAILED => Err(Ended { code: Some(1), said: rest.to_owned() }.explain(&self.machine)),
             UNSENT => {
                 let error = self.explain().await;
-                let what = format!("{}; the muster binary could not be put into {rest}", error.what);
+                let what = format!(
+                    "{}; the muster binary could not be put into {rest}, which must belong to \
+                                    this account and be writable by it alone",
+                    error.what
+                );
                 Err(Error { what, ..error })
             }
             other => Err(self.failure(format!("it said `{other}`, which means nothing here"))),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 
-use super::{Site, make_key, network, run, tried, write};
+use super::{Site, intruder, make_key, network, run, tried, write};
 use crate::Finished;
 use crate::process::{self, Process};
 use crate::wait::wait_for;
@@ -315,7 +315,7 @@ impl Host {
     }
 
     /// The words before a command that runs in it.
-    fn inside(&self) -> Command {
+    pub(super) fn inside(&self) -> Command {
         let pid = self.pid();
         let mut command = Command::new("nsenter");
         command
@@ -342,6 +342,7 @@ impl Host {
             fs::create_dir_all(at.join(folder)).expect("a directory of a host");
         }
         fs::write(at.join("init.sh"), INIT).expect("a script of a host");
+        fs::write(at.join("intruder.sh"), intruder::SCRIPT).expect("a script of a host");
         let options = format!("{DISK},mode=755");
         run(self
             .site
@@ -381,7 +382,8 @@ impl Host {
     fn accounts(&self, etc: &Path) {
         let read = |name: &str| fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
         let others = |name: &str| -> String {
-            let is_ours = |line: &&str| !line.starts_with("root:") && !line.starts_with("train:");
+            let is_ours =
+                |line: &&str| !["root:", "train:", "mallory:"].iter().any(|name| line.starts_with(name));
             read(name).lines().filter(is_ours).map(|line| format!("{line}\n")).collect()
         };
         let lines = [
@@ -390,8 +392,9 @@ impl Host {
             // A star is no password, while an exclamation mark would lock the account, also for keys.
             ("shadow", 0o600, "root:*:19000::::::\ntrain:*:19000::::::\n"),
         ];
-        for (name, mode, ours) in lines {
-            write(&etc.join(name), mode, &format!("{ours}{}", others(name)));
+        let intruders = [intruder::PASSWD, intruder::GROUP, intruder::SHADOW];
+        for ((name, mode, ours), intruder) in lines.into_iter().zip(intruders) {
+            write(&etc.join(name), mode, &format!("{ours}{intruder}{}", others(name)));
         }
     }
 

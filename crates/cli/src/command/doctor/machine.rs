@@ -102,7 +102,7 @@ fn file_system(place: &str, kind: i64) -> Check {
         Some((_, name)) => Check::warning(
             "file system",
             format!("{place} is on {name}, where locks are slow and may fail"),
-            "set MUSTER_HOME to a directory on a disk of this machine, for example /var/tmp/muster",
+            "set MUSTER_HOME to a directory on a disk of this machine, for example /data/ada/muster",
         ),
         None => Check::ok("file system", "a disk of this machine"),
     }
