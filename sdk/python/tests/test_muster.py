@@ -242,3 +242,12 @@ def test_should_stop_says_where_it_belongs() -> None:
     thread.start()
     thread.join()
     assert "main thread" in str(caught[0])
+
+
+def test_a_data_directory_that_every_account_may_write_to_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o777)
+    with pytest.raises(muster.Error, match="every account") as refused:
+        muster.Client(home=str(home))
+    assert refused.value.code == "home_unusable"

@@ -489,3 +489,22 @@ fn garbage_hurts_nobody() {
     let log = fs::read_to_string(home.path().join("server.log")).unwrap();
     assert!(!log.contains("panicked"), "{log}");
 }
+
+/// Another account made the data directory first, or may put one in its place: a server there would be theirs.
+#[test]
+fn a_data_directory_that_another_account_can_change_is_not_used() {
+    let home = home();
+    fs::create_dir(home.path()).unwrap();
+    let refused = |named: &str| {
+        for words in [&["run", "--", "true"][..], &["ps"], &["server", "run"]] {
+            let done = home.run(words);
+            assert!(done.code() != 0 && done.err().contains(named), "{words:?}: {}", done.err());
+        }
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made there");
+    };
+    std::os::unix::fs::chown(home.path(), Some(54_321), None).unwrap();
+    refused("54321");
+    std::os::unix::fs::chown(home.path(), Some(0), None).unwrap();
+    fs::set_permissions(home.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    refused("every account");
+}

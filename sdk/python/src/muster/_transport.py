@@ -47,6 +47,8 @@ class Transport:
         place = _place.find(self.home, server, token, fingerprint, context)
         self._place = place
         self.is_private = place is None
+        if self.is_private:
+            _check_home(self.home)
         self._starting = threading.Lock()
         headers = {"Authorization": f"Bearer {place.token}"} if place and place.token else {}
         base, socket = _address(place.server if place else f"unix:{self.home / 'server.sock'}")
@@ -217,6 +219,23 @@ def _home(home: str | None) -> Path:
     data = os.environ.get("XDG_DATA_HOME", "")
     # The standard says that a relative one is to be ignored.
     return (Path(data) if Path(data).is_absolute() else Path.home() / ".local/share") / "muster"
+
+
+def _check_home(home: Path) -> None:
+    """Refuses a directory that another account owns, or that every account may write to: its socket may be theirs."""
+    try:
+        found = home.stat()
+    except FileNotFoundError:
+        return
+    own = os.geteuid()
+    if found.st_uid not in (own, 0):
+        reason = f"{home} belongs to the account with the uid {found.st_uid}, not to {own}"
+    elif found.st_mode & 0o002:
+        reason = f"{home} may be written to by every account"
+    else:
+        return
+    hint = "set MUSTER_HOME to a directory of your own"
+    raise Error(f"MUSTER_HOME: {reason}", code="home_unusable", hint=hint)
 
 
 def _address(server: str) -> tuple[str, str | None]:
