@@ -23,6 +23,9 @@ pub trait Home: Send {
     /// Kills a node's agent without warning.
     async fn kill_agent(&mut self, node: &NodeId, pid: u32);
 
+    /// Panics if a hostile local user of the engine's machines got anything so far. Machines that have no such user do without.
+    fn check_intruder(&self) {}
+
     /// For a delegating engine, where its gangs go: the `gpu` of `slurm/gpu`.
     fn place(&self) -> String {
         String::new()
@@ -57,6 +60,7 @@ pub async fn run(engine: &dyn Engine, home: &mut dyn Home) {
         }
     }
     strangers(engine, &home.place()).await;
+    home.check_intruder();
 }
 
 /// The whole life of one key.

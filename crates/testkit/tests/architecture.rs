@@ -264,3 +264,26 @@ mod the_check {
         assert!(fault(Path::new("crates/x/src/lib.rs"), &lines(MAX_LINES + 1)).is_some());
     }
 }
+
+/// `docs/security.md` names a test for each promise, as `crate module::name`: each is there.
+#[test]
+fn every_promise_of_the_security_page_has_its_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/security.md")).expect("the page");
+    let mut files = Vec::new();
+    sources(&root.join("crates"), &mut files);
+    let read = |path: &PathBuf| std::fs::read_to_string(path).expect("a source is readable");
+    let sources: String = files.iter().map(read).collect();
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.matches(" | ").count() == 1);
+    let promises = rows.filter_map(|line| line.rsplit_once(" | ")).filter(|(_, test)| test.contains("::"));
+    let names: Vec<String> = promises
+        .flat_map(|(_, tests)| tests.split('`').filter(|part| part.contains("::")).map(str::to_owned))
+        .collect();
+    assert!(names.len() > 20, "the page names tests: {names:?}");
+    let is_there = |name: &&String| {
+        let test = name.rsplit("::").next().unwrap_or_default();
+        sources.contains(&format!("fn {test}("))
+    };
+    let missing: Vec<&String> = names.iter().filter(|name| !is_there(name)).collect();
+    assert!(missing.is_empty(), "docs/security.md names tests that are not there: {missing:#?}");
+}

@@ -508,3 +508,29 @@ fn a_data_directory_that_another_account_can_change_is_not_used() {
     fs::set_permissions(home.path(), PermissionsExt::from_mode(0o777)).unwrap();
     refused("every account");
 }
+
+/// What a browser would send for a page of another origin: a cookie, a token in the address, a preflight.
+#[test]
+fn a_page_of_another_origin_reads_and_changes_nothing() {
+    let home = home();
+    let folder = home.path();
+    let server = home.start(["server", "run", "--home", folder.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    server.wait_for_out("ready\n");
+    let address = fs::read_to_string(home.path().join("server.address")).unwrap();
+    let token = fs::read_to_string(home.path().join("token")).unwrap();
+    let door = Door::Tcp(address);
+    let page = |request: Request| request.header("origin", "https://evil.example");
+    let cookie = format!("token={token}; muster={token}; authorization=Bearer {token}");
+    door.ask(&page(Request::get("/api/v1/jobs")).header("cookie", &cookie)).problem(401, "unauthorized");
+    let query = format!("/api/v1/jobs?token={token}&access_token={token}");
+    door.ask(&page(Request::get(&query))).problem(401, "unauthorized");
+    let plain =
+        Request::new("POST", "/api/v1/jobs").header("content-type", "text/plain").header("cookie", &cookie);
+    door.ask(&page(plain.body(b"{\"spec\":{\"command\":[\"true\"]}}".to_vec()))).problem(401, "unauthorized");
+    let preflight = Request::new("OPTIONS", "/api/v1/jobs").header("access-control-request-method", "POST");
+    let known = Request::get("/api/v1/jobs").header("authorization", &format!("Bearer {token}"));
+    for request in [preflight, known] {
+        let reply = door.ask(&page(request));
+        assert_eq!(reply.header("access-control-allow-origin"), None);
+    }
+}

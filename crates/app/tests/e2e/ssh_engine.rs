@@ -130,6 +130,12 @@ impl Suite for Home<'_> {
         let host = self.hosts.all().iter().find(|host| node(host) == *of).expect("a host of this test");
         host.run(&format!("kill -9 {pid}"));
     }
+
+    fn check_intruder(&self) {
+        for host in self.hosts.all() {
+            assert_eq!(host.intruder().loot(), "", "on {}", host.name());
+        }
+    }
 }
 
 #[test]
@@ -137,6 +143,13 @@ fn the_ssh_engine_conforms() {
     let (hosts, runtime) = (Hosts::start(2), runtime());
     let office = Office::open(&runtime, &muster());
     office.adopt(&hosts, Account::Root);
+    // Another local user poses as the agent of each host, under the name that this server has there.
+    let engines = office.folder.path().join("ssh");
+    std::fs::create_dir(&engines).expect("the engine's directory");
+    std::fs::write(engines.join("server"), "0a1b2c3d").expect("its name on machines");
+    for host in hosts.all() {
+        host.intruder().pose_as_agent(&format!("/var/tmp/muster-0/node-0a1b2c3d.pool.{}", host.name()));
+    }
     let Office { engine, gate, folder: _folder } = office;
     runtime.block_on(conformance::run(&engine, &mut Home { gate, hosts: &hosts }));
     // Who told an agent to end has said so a moment before it ends itself.

@@ -163,6 +163,8 @@ pub(crate) fn receive(places: &str, hash: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
     use super::*;
 
     fn words() -> Words {
@@ -199,6 +201,64 @@ mod tests {
         assert!(whole.contains("muster-carry: sent"), "{whole}");
         let ran = run(carry("abc", &words()), b"");
         assert!(ran.starts_with("carry ") && ran.contains("--node node_gpu.h1"), "{ran}");
+    }
+
+    /// What a hostile user may have done to a directory of programs: gives it, after it is made with a program in it.
+    fn spoilt(folder: &Path, spoil: impl Fn(&Path)) -> std::path::PathBuf {
+        let home = folder.join(".muster");
+        std::fs::create_dir_all(home.join("bin")).unwrap();
+        for path in [home.join("bin"), home.clone()] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).unwrap();
+        }
+        std::fs::write(home.join("bin/muster-abc"), "#!/bin/sh\necho executed\n").unwrap();
+        std::fs::set_permissions(home.join("bin/muster-abc"), PermissionsExt::from_mode(0o755)).unwrap();
+        spoil(&home);
+        home
+    }
+
+    fn run_below(home: &Path, line: &str) -> String {
+        let mut command = std::process::Command::new("sh");
+        command.arg("-c").arg(line).env("HOME", home).stdin(Stdio::null());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn no_program_is_run_or_put_where_others_may_write() {
+        let link = |path: &Path| {
+            let real = path.with_extension("real");
+            std::fs::rename(path, &real).unwrap();
+            symlink(&real, path).unwrap();
+        };
+        let open =
+            |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let spoils: [&dyn Fn(&Path); 6] = [
+            &|home| link(home),
+            &|home| link(&home.join("bin")),
+            &|home| open(home, 0o770),
+            &|home| open(home, 0o703),
+            &|home| open(&home.join("bin"), 0o720),
+            &|home| chown(home, Some(54_321), None).unwrap(),
+        ];
+        let is_root = rustix::process::geteuid().is_root();
+        let lines =
+            [carry("abc", &words()), carry_by_any(&words()), gate("for d in \"$HOME/.muster\"", "abc", "")];
+        for (number, spoil) in spoils.iter().enumerate().take(if is_root { 6 } else { 5 }) {
+            let folder = tempfile::tempdir().unwrap();
+            let home = spoilt(folder.path(), spoil);
+            for line in &lines {
+                let said = run_below(folder.path(), line);
+                assert!(!said.contains("executed") && said.contains(ABSENT), "{number}: {said}");
+            }
+            std::fs::remove_file(home.join("bin/muster-abc")).unwrap();
+            let mut sent = std::process::Command::new("sh");
+            sent.arg("-c").arg(receive("for d in \"$HOME/.muster\"", "abc")).env("HOME", folder.path());
+            let mut sent = sent.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+            let _ = std::io::Write::write_all(&mut sent.stdin.take().unwrap(), b"2\nab");
+            assert!(!sent.wait().unwrap().success() && !home.join("bin/muster-abc").exists(), "{number}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        spoilt(folder.path(), |_| {});
+        assert!(lines.iter().all(|line| run_below(folder.path(), line).contains("executed")));
     }
 
     #[test]
