@@ -125,7 +125,7 @@ impl Home {
 
     /// Lets tasks use the shared directory that run as another account.
     pub fn share_with_everybody(&self) {
-        for (path, mode) in [(self.directory.path(), 0o711), (&self.shared(), 0o777)] {
+        for (path, mode) in [(self.directory.path(), 0o711), (&self.shared(), 0o1777)] {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(path, permissions).expect("a directory's permissions");
         }
