@@ -30,10 +30,11 @@ pub fn run(options: ServerOptions) -> ExitCode {
     if options.daemon {
         detach();
     }
+    let key = take_secrets_key();
     crate::log_to_stderr();
     crate::raise_open_files();
     muster_server::share_heap();
-    match serve(options) {
+    match serve(options, key) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // For whoever waits for the server to come up, on a terminal or by its log.
@@ -43,7 +44,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
     }
 }
 
-fn serve(options: ServerOptions) -> anyhow::Result<()> {
+fn serve(options: ServerOptions, key: Option<String>) -> anyhow::Result<()> {
     let (config, text) = Config::load_with_text(&options.home)?;
     let home = std::path::absolute(&options.home).context("the data directory")?;
     let idle_exit =
@@ -69,7 +70,7 @@ fn serve(options: ServerOptions) -> anyhow::Result<()> {
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
         token: options.token_file.as_deref().map(given_token).transpose()?.flatten(),
-        secrets_key: secrets_key(options.secrets_key_file.as_deref())?,
+        secrets_key: secrets_key(options.secrets_key_file.as_deref(), key)?,
         accounts: options.auth.then(|| config.server.entrance()).transpose()?,
         certificate: certificate.map(|(shown, _)| shown),
         idle_exit,
@@ -148,12 +149,21 @@ fn given_token(path: &Path) -> anyhow::Result<Option<String>> {
 
 /// The key of secrets, where somebody has chosen one. A file that is named and is not there is a mistake: with another key no
 /// secret could be opened.
-fn secrets_key(file: Option<&Path>) -> anyhow::Result<Option<String>> {
-    let Some(path) = file else {
-        return Ok(std::env::var(SECRETS_KEY).ok().filter(|key| !key.is_empty()));
-    };
+fn secrets_key(file: Option<&Path>, given: Option<String>) -> anyhow::Result<Option<String>> {
+    let Some(path) = file else { return Ok(given) };
     let text = std::fs::read_to_string(path);
     text.map(Some).with_context(|| format!("the key of the secrets in {} cannot be read", path.display()))
+}
+
+/// Takes the key of secrets out of the environment, so that no program that the server ever starts inherits it.
+fn take_secrets_key() -> Option<String> {
+    let key = std::env::var(SECRETS_KEY).ok().filter(|key| !key.is_empty());
+    // SAFETY: called before the process has a second thread, so nobody reads the environment meanwhile.
+    #[expect(unsafe_code, reason = "the environment of children is this process's own")]
+    unsafe {
+        std::env::remove_var(SECRETS_KEY);
+    }
+    key
 }
 
 /// Every engine there is; a new one is one more line.

@@ -245,6 +245,9 @@ fn never_ask(kubeconfig: &mut Kubeconfig) -> Result<(), Error> {
             )));
         }
         exec.interactive_mode = Some(ExecInteractiveMode::Never);
+        // It may need any variable that a cloud has, and none of muster's own.
+        let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        exec.drop_env.get_or_insert_default().extend(own.filter(|name| name.starts_with("MUSTER_")));
     }
     Ok(())
 }

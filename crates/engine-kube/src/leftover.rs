@@ -148,6 +148,7 @@ impl Kept {
         let mut command = std::process::Command::new(&self.exe);
         command.arg0("muster").args(["agent", "--pod"]).arg(dir).args(["--salvage", "--rank"]);
         command.arg(rank.to_string()).arg("--socket").arg(&self.socket);
+        muster_engine::environment::keep_for_agent(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
         Ok(command)
     }

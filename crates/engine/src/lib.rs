@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod conformance;
+pub mod environment;
 pub mod local;
 pub mod pod;
 pub mod slurm;

@@ -16,6 +16,7 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
+use crate::environment::keep_for_agent;
 use crate::{
     Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status,
 };
@@ -83,16 +84,11 @@ impl Local {
             return Ok(());
         }
         let log = OpenOptions::new().create(true).append(true).mode(0o600).open(dir.join("agent.log"))?;
-        let mut child = Command::new(&self.options.exe)
-            .arg0("muster")
-            .args(&self.options.arguments)
-            // The key of the server's secrets is nothing for agents, whose tasks could read it there.
-            .env_remove("MUSTER_SECRETS_KEY")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .current_dir("/")
-            .spawn()?;
+        let mut command = Command::new(&self.options.exe);
+        command.arg0("muster").args(&self.options.arguments);
+        keep_for_agent(&mut command);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
+        let mut child = command.spawn()?;
         // Whoever loses the race for the agent's lock ends at once; either way someone must collect the exit status,
         // and this thread costs nothing while the agent lives.
         std::thread::Builder::new()

@@ -8,7 +8,7 @@ mod memory;
 mod people;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use muster_testkit::{Home, Running, Slurm, wait_for, wait_for_some};
@@ -182,6 +182,28 @@ fn jobs_never_run_as_root() {
     assert_ne!(done.code(), 0, "{}", done.out());
     assert!(done.err().contains("slurm.user") || done.err().contains("user ="), "{}", done.err());
     assert!(slurm.jobs().is_empty());
+}
+
+#[test]
+fn the_account_of_a_cluster_sees_no_secret_of_the_servers() {
+    let mut site = Site::new();
+    site.home.set_variable("MUSTER_SECRETS_KEY", "a key that is quite long enough to be one");
+    let done = site.home.run(["run", "--on", "slurm/main", "--", "env"]);
+    assert_eq!(done.code(), 0, "{}{}", done.out(), done.err());
+    assert!(!done.out().contains("MUSTER_SECRETS_KEY"), "{}", done.out());
+    let directory = site.slurm.home().join("muster").display().to_string();
+    let processes = fs::read_dir("/proc").expect("processes").flatten().map(|entry| entry.path());
+    let of_account = processes.filter(|path| {
+        let words = fs::read_to_string(path.join("cmdline")).unwrap_or_default();
+        let is_ordinary = fs::metadata(path).is_ok_and(|found| found.uid() != 0);
+        is_ordinary && words.contains("\0gate\0") && words.contains(&directory)
+    });
+    let environments: Vec<String> =
+        of_account.filter_map(|path| fs::read_to_string(path.join("environ")).ok()).collect();
+    assert!(!environments.is_empty(), "the gate runs");
+    for variables in environments {
+        assert!(!variables.contains("MUSTER_SECRETS_KEY"), "{variables}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::Options;
 use super::gate::wire::{Answer, Ask, Ran, Who, hear, say};
 use super::refusal;
+use crate::environment::keep_for_slurm;
 use crate::ssh::binary::Binary;
 use crate::ssh::command::{Patience, gate, receive, ssh};
 use crate::ssh::host::server_name;
@@ -278,13 +279,16 @@ async fn here(user: Option<&str>, line: &str) -> Result<Command, Error> {
         (false, _) => Command::new("sh"),
     };
     command.args(["-c", line]).current_dir("/");
+    keep_for_slurm(command.as_std_mut());
     // It ends by itself when nobody talks to it any more, and finishes what it has begun.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     Ok(command)
 }
 
 async fn as_user(user: &str) -> Result<Command, Error> {
-    let found = Command::new("getent").args(["passwd", user]).output().await;
+    let mut getent = Command::new("getent");
+    keep_for_slurm(getent.as_std_mut());
+    let found = getent.args(["passwd", user]).output().await;
     let found = found.map_err(|error| Error::retryable("look up slurm.user", error))?;
     let line = String::from_utf8_lossy(&found.stdout).into_owned();
     let fields: Vec<&str> = line.trim().split(':').collect();

@@ -65,6 +65,7 @@ pub(crate) fn ssh(options: &Options, machine: &Machine, patience: Patience, line
         command.args([OsString::from("-i"), expanded(key)]).args(["-o", "IdentitiesOnly=yes"]);
     }
     command.arg("--").arg(&machine.destination).arg(line);
+    crate::environment::keep_for_ssh(command.as_std_mut());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     // A jump host's client does not know that nobody is there to answer.
     command.env("SSH_ASKPASS", "/bin/false").env("SSH_ASKPASS_REQUIRE", "force");
