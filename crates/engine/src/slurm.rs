@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use muster_model::spec::FieldError;
 use muster_model::{AttemptId, JobId, NodeId};
 
 use crate::{
@@ -368,9 +369,18 @@ impl Engine for Slurm {
         Ok(inventory::read(&gate.run(inventory::sinfo()).await?))
     }
 
+    /// Slurm itself is not asked: this is what the operator of this server does not let jobs say.
+    async fn check(&self, gang: &Gang) -> Result<Vec<FieldError>, Error> {
+        Ok(batch::refused_options(&gang.spec, &self.wishes))
+    }
+
     async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error> {
         let attempt = gang_of(&request.key)?;
         let Some(gang) = &request.gang else { return Err(Error::terminal("there is no gang to start")) };
+        // It may have been taken before the operator decided otherwise.
+        if let Some(refused) = batch::refused_options(&gang.spec, &self.wishes).into_iter().next() {
+            return Err(Error::terminal(format!("{}: {}", refused.field, refused.message)));
+        }
         let gate = self.way.gate().await?;
         self.submit(&gate, attempt, &request.seats, gang).await.map(Some)
     }

@@ -207,6 +207,18 @@ fn the_account_of_a_cluster_sees_no_secret_of_the_servers() {
 }
 
 #[test]
+fn a_script_cannot_say_otherwise_than_the_operator() {
+    let site = Site::with(Slurm::start(), "qos = \"normal\"\noptions = [\"--licenses=a\"]\n");
+    site.home.write("job.sh", "#!/bin/sh\n#SBATCH --qos=high\ntrue\n");
+    let done = site.home.run(["run", "--on", "slurm/main", "--file", "job.sh"]);
+    assert_eq!(done.code(), 2, "{}{}", done.out(), done.err());
+    for word in ["batch.options[0]", "`--qos=high` contradicts `--qos=normal`"] {
+        assert!(done.err().contains(word), "{word}: {}", done.err());
+    }
+    assert!(site.slurm.jobs().is_empty());
+}
+
+#[test]
 fn a_shared_server_submits_for_the_one_account_that_slurm_knows_it_by() {
     let site = Site::new();
     let (home, people) = (&site.home, site.home.shared().join("people"));

@@ -5,7 +5,8 @@ use std::time::Duration;
 use muster_model::AttemptId;
 use muster_model::node::Vendor;
 use muster_model::quantity::DeviceRequest;
-use muster_model::spec::{DEFAULT_PRIORITY, JobSpec};
+use muster_model::slurm::option::Takes;
+use muster_model::spec::{DEFAULT_PRIORITY, FieldCode, FieldError, JobSpec};
 
 use crate::Gang;
 
@@ -29,6 +30,121 @@ pub struct Wishes {
     pub exclude: Option<String>,
     /// Anything else, as `sbatch` takes it: `--licenses=x`.
     pub options: Vec<String>,
+}
+
+impl Wishes {
+    /// As words for `sbatch`.
+    fn words(&self) -> Vec<String> {
+        let named = [
+            ("account", &self.account),
+            ("qos", &self.qos),
+            ("constraint", &self.constraint),
+            ("exclude", &self.exclude),
+        ];
+        let named = named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
+        named.chain(self.options.iter().cloned()).collect()
+    }
+}
+
+/// Options that a job's own script may pass to `sbatch`, and whether they take a value. All others are muster's own to say,
+/// or would change whose job it is, where its files go or how muster finds it.
+const OPEN: &[(&str, Takes)] = &[
+    ("--account", Takes::Value),
+    ("--acctg-freq", Takes::Value),
+    ("--batch", Takes::Value),
+    ("--bb", Takes::Value),
+    ("--bbf", Takes::Value),
+    ("--cluster-constraint", Takes::Value),
+    ("--clusters", Takes::Value),
+    ("--constraint", Takes::Value),
+    ("--contiguous", Takes::Nothing),
+    ("--core-spec", Takes::Value),
+    ("--cores-per-socket", Takes::Value),
+    ("--cpu-freq", Takes::Value),
+    ("--deadline", Takes::Value),
+    ("--delay-boot", Takes::Value),
+    ("--distribution", Takes::Value),
+    ("--exclude", Takes::Value),
+    ("--extra-node-info", Takes::Value),
+    ("--gpu-bind", Takes::Value),
+    ("--gpu-freq", Takes::Value),
+    ("--gres", Takes::Value),
+    ("--gres-flags", Takes::Value),
+    ("--hint", Takes::Value),
+    ("--licenses", Takes::Value),
+    ("--mail-type", Takes::Value),
+    ("--mail-user", Takes::Value),
+    ("--mcs-label", Takes::Value),
+    ("--mem-bind", Takes::Value),
+    ("--mincpus", Takes::Value),
+    ("--network", Takes::Value),
+    ("--nice", Takes::Maybe),
+    ("--no-kill", Takes::Maybe),
+    ("--nodefile", Takes::Value),
+    ("--nodelist", Takes::Value),
+    ("--ntasks-per-core", Takes::Value),
+    ("--ntasks-per-socket", Takes::Value),
+    ("--overcommit", Takes::Nothing),
+    ("--oversubscribe", Takes::Nothing),
+    ("--power", Takes::Value),
+    ("--prefer", Takes::Value),
+    ("--priority", Takes::Value),
+    ("--profile", Takes::Value),
+    ("--propagate", Takes::Maybe),
+    ("--qos", Takes::Value),
+    ("--reboot", Takes::Nothing),
+    ("--reservation", Takes::Value),
+    ("--sockets-per-node", Takes::Value),
+    ("--spread-job", Takes::Nothing),
+    ("--switches", Takes::Value),
+    ("--thread-spec", Takes::Value),
+    ("--threads-per-core", Takes::Value),
+    ("--time-min", Takes::Value),
+    ("--tmp", Takes::Value),
+    ("--tres-bind", Takes::Value),
+    ("--use-min-nodes", Takes::Nothing),
+    ("--wait-all-nodes", Takes::Value),
+    ("--wckey", Takes::Value),
+];
+
+/// What a job's own script says to `sbatch`, with the field that says it.
+fn user_options(spec: &JobSpec) -> Vec<(String, String)> {
+    let Some(batch) = &spec.batch else { return Vec::new() };
+    let account =
+        batch.account.iter().map(|account| ("batch.account".into(), format!("--account={account}")));
+    let options = batch.options.iter().enumerate();
+    let options = options.map(|(index, option)| (format!("batch.options[{index}]"), option.clone()));
+    account.chain(options).collect()
+}
+
+/// Options of a job's own script that it may not say: those that are not its to say, and those that contradict the operator.
+pub(super) fn refused_options(spec: &JobSpec, wishes: &Wishes) -> Vec<FieldError> {
+    let decided = wishes.words();
+    let wrong = |(field, option): (String, String)| {
+        let message = option_obstacle(&option, &decided)?;
+        Some(FieldError::new(field, FieldCode::NotSupported, message))
+    };
+    user_options(spec).into_iter().filter_map(wrong).collect()
+}
+
+fn option_obstacle(option: &str, decided: &[String]) -> Option<String> {
+    let name = option_name(option);
+    // `sbatch` takes abbreviations; only whole names are compared, so only whole names are let through.
+    let Some((_, takes)) = OPEN.iter().find(|(open, _)| *open == name) else {
+        return Some(format!("`{name}` is not an option that a job may pass to sbatch here; leave it out"));
+    };
+    // Without its value, it would take the next word for it.
+    if *takes == Takes::Value && !option.contains('=') {
+        return Some(format!("`{name}` needs its value in the same word: {name}=VALUE"));
+    }
+    let by_operator = decided.iter().find(|word| option_name(word) == name)?;
+    (by_operator != option).then(|| {
+        format!("`{option}` contradicts `{by_operator}`, which the operator of this server has set for every job; leave it out")
+    })
+}
+
+fn option_name(option: &str) -> &str {
+    option.split('=').next().unwrap_or_default()
 }
 
 /// Whose gang it is, and where its files are.
@@ -88,19 +204,9 @@ pub(super) fn options(gang: &Gang, wishes: &Wishes, place: &Place) -> Vec<String
             .filter(|nice| *nice > 0)
             .map(|nice| format!("--nice={nice}")),
     );
-    let wished = [
-        ("account", &wishes.account),
-        ("qos", &wishes.qos),
-        ("constraint", &wishes.constraint),
-        ("exclude", &wishes.exclude),
-    ];
-    words.extend(wished.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
-    words.extend(wishes.options.iter().cloned());
-    // What the user's own script says comes last, and the last word counts.
-    if let Some(batch) = &spec.batch {
-        words.extend(batch.account.as_ref().map(|account| format!("--account={account}")));
-        words.extend(batch.options.iter().cloned());
-    }
+    words.extend(user_options(spec).into_iter().map(|(_, option)| option));
+    // The last word counts, and it is the operator's.
+    words.extend(wishes.words());
     words
 }
 
@@ -279,6 +385,57 @@ mod tests {
         let last = ["--account=lab", "--qos=high", "--constraint=nvlink&ib", "--exclude=n[1-3]"];
         assert_eq!(words[words.len() - 6..words.len() - 2], last);
         assert_eq!(words[words.len() - 2..], ["--licenses=a", "--mem=0"]);
+    }
+
+    #[test]
+    fn a_script_says_nothing_that_the_operator_or_muster_has_said() {
+        let wishes = Wishes {
+            account: Some("lab".into()),
+            qos: Some("normal".into()),
+            options: vec!["--licenses=a".into()],
+            ..Wishes::default()
+        };
+        let batch = |account: Option<&str>, options: &[&str]| serde_json::json!({ "script": "#!/bin/sh\n", "account": account, "options": options });
+        let refused = |account, options: &[&str]| -> Vec<String> {
+            let errors = refused_options(&gang(&[("batch", batch(account, options))]).spec, &wishes);
+            errors.into_iter().map(|error| format!("{} {}", error.field, error.message)).collect()
+        };
+        for (account, option) in [
+            (None, "--qos=high"),
+            (None, "--licenses=b"),
+            (None, "--account=rich"),
+            (Some("rich"), "--reboot"),
+        ] {
+            let errors = refused(account, &[option]);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            let expected = account.map_or("batch.options[0] ", |_| "batch.account ");
+            assert!(errors[0].starts_with(expected) && errors[0].contains("operator"), "{errors:?}");
+        }
+        // Abbreviations, options without their value, and what muster says itself.
+        for option in [
+            "--qo=high",
+            "--acc=rich",
+            "--qos",
+            "--reservation",
+            "--comment=muster:0a:job_0123456789.2",
+            "--uid=0",
+        ] {
+            assert_eq!(refused(None, &[option]).len(), 1, "{option}");
+        }
+        for option in ["--array=1-3", "--wrap=id", "--chdir=/", "--export=NONE", "--requeue", "--nodes=9"] {
+            assert!(refused(None, &[option])[0].contains(option_name(option)), "{option}");
+        }
+        assert!(
+            refused(Some("lab"), &["--qos=normal", "--reservation=x", "--nice", "--constraint=ib"])
+                .is_empty()
+        );
+        // Whatever comes that far, the operator has the last word.
+        let words = of(&[("batch", batch(Some("rich"), &["--qos=high"]))], &wishes);
+        let at = |word: &str| words.iter().position(|it| it == word).unwrap();
+        assert!(
+            at("--account=rich") < at("--account=lab") && at("--qos=high") < at("--qos=normal"),
+            "{words:?}"
+        );
     }
 
     #[test]
