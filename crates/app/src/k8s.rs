@@ -39,6 +39,8 @@ pub struct K8s {
     fence: Option<String>,
     patience: Option<String>,
     hold: Option<String>,
+    /// Which Secrets users may name in `image_pull_secrets`.
+    allowed_image_pull_secrets: Option<Value>,
     /// The rest is what a job says in its block `k8s`, for jobs that do not, and is read as that is.
     node_selector: Option<Value>,
     tolerations: Option<Value>,
@@ -148,6 +150,10 @@ impl K8s {
             fence: span(&self.fence, common.fence, "fence")?,
             patience: span(&self.patience, common.patience, "patience")?,
             hold: span(&self.hold, common.hold, "hold")?,
+            allowed_image_pull_secrets: match &self.allowed_image_pull_secrets {
+                Some(names) => pull_secrets(names, prefix)?,
+                None => common.allowed_image_pull_secrets.clone(),
+            },
             wishes: self.wishes(prefix)?.over(&common.wishes),
         })
     }
@@ -194,12 +200,22 @@ impl K8s {
         ];
         let said: Map<String, Value> =
             said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
-        Kubernetes::from_value(Value::Object(said), prefix).map_err(|errors| {
-            let lines: Vec<String> =
-                errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
-            anyhow::Error::msg(lines.join("; "))
-        })
+        read_wishes(said, prefix)
     }
+}
+
+fn read_wishes(said: Map<String, Value>, prefix: &str) -> anyhow::Result<Kubernetes> {
+    Kubernetes::from_value(Value::Object(said), prefix).map_err(|errors| {
+        let lines: Vec<String> =
+            errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
+        anyhow::Error::msg(lines.join("; "))
+    })
+}
+
+/// Names of Secrets, checked as those of a job are.
+fn pull_secrets(names: &Value, prefix: &str) -> anyhow::Result<Vec<String>> {
+    let said = Map::from_iter([("image_pull_secrets".to_owned(), names.clone())]);
+    Ok(read_wishes(said, &format!("{prefix}allowed_"))?.image_pull_secrets)
 }
 
 impl Volume {

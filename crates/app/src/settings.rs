@@ -398,6 +398,12 @@ pub const SETTINGS: &[Setting] = &[
         meaning: "Secrets with which images are pulled",
         example: "[\"registry\"]",
     },
+    Setting {
+        key: "k8s.allowed_image_pull_secrets",
+        default: "none",
+        meaning: "Secrets that users may name in `image_pull_secrets`, where people share the server",
+        example: "[\"team-registry\"]",
+    },
     Setting { key: "k8s.user", default: "the image's", meaning: "the user id of tasks", example: "1000" },
     Setting { key: "k8s.group", default: "the image's", meaning: "the group id of tasks", example: "1000" },
     Setting {

@@ -321,6 +321,13 @@ impl Engine for Kubernetes {
         None
     }
 
+    /// Those that the operator lists, and those that every pod has already.
+    fn open_pull_secrets(&self, place: &str) -> Vec<String> {
+        let Cluster { allowed_image_pull_secrets: mut open, wishes, .. } = self.settings.cluster(place);
+        open.extend(wishes.image_pull_secrets);
+        open
+    }
+
     async fn nodes(&self) -> Result<Vec<Offer>, Error> {
         let named = self.settings.contexts.keys().cloned();
         let places: Vec<String> = std::iter::once(String::new()).chain(named).collect();

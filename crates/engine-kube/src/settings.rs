@@ -56,6 +56,8 @@ pub struct Cluster {
     pub address: Option<String>,
     /// The certificate that they are to find there; whoever the image's authorities have signed, if absent.
     pub fingerprint: Option<Fingerprint>,
+    /// Secrets that users may pull images with; all others are an admin's to name.
+    pub allowed_image_pull_secrets: Vec<String>,
     /// The image that brings the muster binary.
     pub agent_image: Option<String>,
     /// When that image is pulled.

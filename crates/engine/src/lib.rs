@@ -368,6 +368,11 @@ pub trait Engine: Send + Sync {
     /// can be said, as when the file was replaced since, or where agents do not change over because they end with their task.
     fn agent(&self) -> Option<AgentBinary>;
 
+    /// The image pull secrets that every user may name in a job for this place; all others are an admin's to name.
+    fn open_pull_secrets(&self, _place: &str) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What it has now: a fleet its nodes, a delegating engine the machines of its cluster. After an error nothing is known
     /// about them.
     async fn nodes(&self) -> Result<Vec<Offer>, Error>;

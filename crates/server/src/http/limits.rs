@@ -39,7 +39,12 @@ pub(super) fn enter(
     let says_priority = request.spec.get("priority").is_some_and(|priority| !priority.is_null());
     keep_within(&workspace, role, says_priority, spec)?;
     spec.workspace = Some(workspace.name);
-    if caller.rights.is_admin() { Ok(()) } else { check_reach(spec) }
+    if caller.rights.is_admin() {
+        return Ok(());
+    }
+    let engine = shared.engines.get(spec.on.engine());
+    let open = engine.map(|engine| engine.open_pull_secrets(spec.on.place())).unwrap_or_default();
+    check_reach(spec, &open)
 }
 
 /// Whether the caller may give a job of a workspace this priority: no more than they could have asked for at first.
@@ -92,7 +97,8 @@ fn within_priority(workspace: &Workspace, role: Role, asked: u32) -> Result<(), 
 }
 
 /// A pod can be made to hold anything that its namespace does, other people's storage and the tokens of other jobs included.
-fn check_reach(spec: &JobSpec) -> Result<(), Problem> {
+/// With a pull secret, it runs images of a private registry that another team pays for and keeps its code in.
+fn check_reach(spec: &JobSpec, open_pull_secrets: &[String]) -> Result<(), Problem> {
     let Some(k8s) = &spec.k8s else { return Ok(()) };
     let beyond = [
         ("k8s.pod", k8s.pod.is_some()),
@@ -104,7 +110,15 @@ fn check_reach(spec: &JobSpec) -> Result<(), Problem> {
                        every job in [k8s] of config.toml";
         FieldError::new(field, FieldCode::NotSupported, message)
     };
-    let errors: Vec<FieldError> = beyond.into_iter().filter(|(_, is_set)| *is_set).map(refused).collect();
+    let mut errors: Vec<FieldError> = beyond.into_iter().filter(|(_, is_set)| *is_set).map(refused).collect();
+    let closed = (0..).zip(&k8s.image_pull_secrets).filter(|(_, name)| !open_pull_secrets.contains(name));
+    errors.extend(closed.map(|(index, name): (usize, _)| {
+        let message = format!(
+            "only an admin names `{name}` where people share a server; an admin can give it to every job with \
+             k8s.image_pull_secrets, or let users name it with k8s.allowed_image_pull_secrets of config.toml"
+        );
+        FieldError::new(format!("k8s.image_pull_secrets[{index}]"), FieldCode::NotSupported, message)
+    }));
     if errors.is_empty() { Ok(()) } else { Err(Problem::fields(errors)) }
 }
 
@@ -146,6 +160,21 @@ mod tests {
             keep_within(&workspace, Role::Member, false, &mut silent).unwrap();
             assert_eq!(silent.priority, highest);
         }
+    }
+
+    #[test]
+    fn a_member_names_only_the_pull_secrets_that_the_operator_allows() {
+        let spec = |names: &[&str]| {
+            let k8s = json!({ "image_pull_secrets": names });
+            JobSpec::from_value(json!({ "command": ["true"], "on": "k8s", "image": "a", "k8s": k8s }))
+                .unwrap()
+        };
+        let open = ["team".to_owned()];
+        assert!(check_reach(&spec(&["team"]), &open).is_ok() && check_reach(&spec(&[]), &[]).is_ok());
+        let refused = check_reach(&spec(&["team", "prod"]), &open).unwrap_err();
+        assert_eq!(refused.errors[0].field, "k8s.image_pull_secrets[1]");
+        assert!(refused.errors[0].message.contains("`prod`"), "{refused:?}");
+        assert_eq!(check_reach(&spec(&["team"]), &[]).unwrap_err().errors.len(), 1);
     }
 
     #[test]
