@@ -80,6 +80,11 @@ pub enum Reason {
     },
     /// The kernel killed it for memory; claimed only from a cgroup counter.
     OutOfMemory,
+    /// Its owner lost the right to run jobs in its workspace, so the next attempt was not started.
+    OwnerNotAllowed {
+        /// What the owner lost.
+        message: String,
+    },
     /// A more important job needed the place.
     Preempted,
     /// The engine's scheduler does not take the job.
@@ -129,6 +134,7 @@ impl Reason {
             Self::ImagePullFailed { message: "not found".into() },
             Self::NodeLost { node: "node_local".into() },
             Self::OutOfMemory,
+            Self::OwnerNotAllowed { message: "the account `ada` is disabled".into() },
             Self::Preempted,
             Self::Refused { message: "invalid account".into() },
             Self::SetupFailed { exit_code: 1 },
@@ -158,6 +164,7 @@ impl Reason {
             Self::ImagePullFailed { .. } => "image_pull_failed",
             Self::NodeLost { .. } => "node_lost",
             Self::OutOfMemory => "out_of_memory",
+            Self::OwnerNotAllowed { .. } => "owner_not_allowed",
             Self::Preempted => "preempted",
             Self::Refused { .. } => "refused",
             Self::SetupFailed { .. } => "setup_failed",
@@ -189,6 +196,7 @@ impl Reason {
             | Self::Hung
             | Self::ImagePullFailed { .. }
             | Self::NodeLost { .. }
+            | Self::OwnerNotAllowed { .. }
             | Self::Preempted
             | Self::PrepareFailed { .. }
             | Self::Refused { .. }
@@ -221,6 +229,7 @@ impl Reason {
             // Each element was tried as often as it may be.
             | Self::ElementsFailed { .. }
             | Self::ImagePullFailed { .. }
+            | Self::OwnerNotAllowed { .. }
             | Self::Refused { .. }
             | Self::StoppedByUser
             | Self::Suspended
@@ -300,6 +309,12 @@ impl Reason {
                 "The kernel killed the task because it used more memory than it may.",
                 "Ask for more with --memory, or use a smaller batch.",
             ),
+            Self::OwnerNotAllowed { .. } => (
+                "The job's owner was disabled, or may no longer run jobs in its workspace, so no new attempt was started and \
+                 no secret was given out.",
+                "An admin can enable the account (`muster user enable`) or a lead can add the owner to the workspace; then submit \
+                 the job again.",
+            ),
             Self::Preempted => (
                 "A job of higher priority needed its place.",
                 "Nothing: it goes back to the queue; a higher --priority keeps it from happening.",
@@ -355,6 +370,7 @@ impl Reason {
             Self::ImagePullFailed { message } => format!("the image could not be pulled: {message}"),
             Self::NodeLost { node } => format!("lost {node}"),
             Self::OutOfMemory => "ran out of memory".into(),
+            Self::OwnerNotAllowed { message } => format!("not started: {message}"),
             Self::Preempted => "preempted: it made room for another job".into(),
             Self::Refused { message } => format!("refused: {message}"),
             Self::SetupFailed { exit_code } => format!("setup failed with code {exit_code}"),
@@ -391,6 +407,9 @@ impl Reason {
             }
             Self::NodeLost { .. } => Some("add `retries: 1` to start again on another node"),
             Self::OutOfMemory => Some("ask for more with --memory, or use a smaller batch"),
+            Self::OwnerNotAllowed { .. } => {
+                Some("ask an admin or a lead of the workspace, then submit it again")
+            }
             Self::Signal { signal: 9 } => {
                 Some("signal 9 that nobody here sent is often the kernel killing for memory: see `dmesg`")
             }

@@ -22,6 +22,7 @@ mod keep;
 mod label;
 mod live;
 mod member;
+mod owner;
 mod pool;
 mod query;
 mod queue;

@@ -68,6 +68,11 @@ impl Volume {
         self.root != self.seen
     }
 
+    /// Whether each user has a part of their own.
+    pub(crate) fn is_personal(&self) -> bool {
+        self.part.contains("{user}")
+    }
+
     /// The part of a task.
     pub(crate) fn given(&self, user: &str, workspace: &str) -> GivenVolume {
         let below = self.part.replace("{user}", user).replace("{workspace}", workspace);
@@ -76,7 +81,7 @@ impl Volume {
             root: self.root.clone(),
             path: format!("{}/{below}", self.seen),
             below,
-            is_private: self.part.contains("{user}"),
+            is_private: self.is_personal(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A server that people share, used as they use it: the program, over TCP, each with a home of their own.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -238,6 +239,61 @@ fn whoever_is_disabled_is_out_at_once() {
     ada.ok(&["ps"]);
     team.home.touch("end");
     wait_for("its end", || ada.json(&["show", &job, "--json"])["state"] == "succeeded");
+    team.stop();
+}
+
+#[test]
+fn an_owner_who_left_gets_no_secret_in_a_later_attempt() {
+    let team = Team::start(&[]);
+    let everybody = people(&team, &[("ada", "nlp", "member"), ("lea", "nlp", "lead")]);
+    let [ada, lea] = &everybody[..] else { panic!("two people") };
+    let admin = team.admin();
+    let put = |value: &str| {
+        let done = lea.run_with(&["secret", "put", "TOKEN", "--workspace", "nlp"], value);
+        assert_eq!(done.code(), 0, "{}", done.err());
+    };
+    put("the first value");
+    let shared = format!("SHARED={}", team.home.shared().display());
+    let line = format!("echo begun; echo \"$TOKEN\" >> \"$SHARED/seen\"; {}; exit 1", until("end"));
+    fs::write(team.home.shared().join("seen"), "").expect("a file");
+    fs::set_permissions(team.home.shared().join("seen"), fs::Permissions::from_mode(0o666))
+        .expect("open to all");
+    let words = [
+        "run",
+        "-d",
+        "--json",
+        "--env",
+        &shared,
+        "--secret",
+        "TOKEN",
+        "--retries",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        &line,
+    ];
+    let job = ada.json(&words)["id"].as_str().expect("an id").to_owned();
+    let waiting = ada.json(&["run", "-d", "--json", "--hold", "--secret", "TOKEN", "--", "true"]);
+    let waiting = waiting["id"].as_str().expect("an id").to_owned();
+    let seen = || fs::read_to_string(team.home.shared().join("seen")).expect("a file");
+    wait_for("the first attempt to have its secret", || seen() == "the first value\n");
+
+    admin.ok(&["user", "disable", "ada"]);
+    admin.ok(&["workspace", "rm-member", "nlp", "ada"]);
+    put("another value");
+    assert_eq!(admin.json(&["show", &job, "--json"])["state"], "running", "what runs goes on");
+    let why = admin.ok(&["why", &waiting]);
+    assert!(why.contains("the account `ada` is disabled"), "{why}");
+    team.home.touch("end");
+    admin.ok(&["release", &waiting]);
+    for (job, attempts) in [(&job, 1), (&waiting, 0)] {
+        wait_for("its end", || admin.json(&["show", job, "--json"])["state"] == "failed");
+        let shown = admin.json(&["show", job, "--json"]);
+        assert_eq!(shown["reason"]["code"], "owner_not_allowed", "{shown}");
+        assert_eq!(shown["attempt"], attempts, "{shown}");
+    }
+    assert_eq!(seen(), "the first value\n");
     team.stop();
 }
 

@@ -159,6 +159,26 @@ impl Directory {
         Rights { is_admin: user.is_admin && token.workspace.is_none(), scope: token.scope, roles }
     }
 
+    /// Why somebody may not run jobs in a workspace now; `None` if they may.
+    pub fn run_obstacle(&self, name: &str, workspace: &str) -> Option<String> {
+        let Some(user) = self.users.get(name) else {
+            return Some(format!("there is no account `{name}`"));
+        };
+        match user.state {
+            UserState::Disabled => return Some(format!("the account `{name}` is disabled")),
+            UserState::Pending => return Some(format!("the account `{name}` is not approved")),
+            UserState::Active if user.is_admin => return None,
+            UserState::Active => {}
+        }
+        match self.membership(name, workspace).and_then(|membership| membership.role) {
+            Some(role) if role >= Role::Member => None,
+            Some(_) => {
+                Some(format!("`{name}` is a viewer of the workspace `{workspace}`, and viewers run no jobs"))
+            }
+            None => Some(format!("`{name}` is not a member of the workspace `{workspace}`")),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()
     }

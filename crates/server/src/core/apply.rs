@@ -292,7 +292,7 @@ impl Core {
             return self.send_lane_launches(live, ranks, &environment);
         }
         let Some(mut gang) = self.gang(live) else { return };
-        let (secrets, withheld) = self.secrets_of(&live.spec);
+        let (secrets, withheld) = self.secrets_of(live);
         let all = self.peers(live, &gang);
         // What has started meanwhile, or before, has no need of it.
         let is_ready = |rank: &u32| live.job.tasks[*rank as usize].phase == TaskPhase::Ready;
@@ -311,7 +311,12 @@ impl Core {
     }
 
     /// The values of a job's secrets as they are now, or why its tasks cannot be started.
-    pub(super) fn secrets_of(&self, spec: &JobSpec) -> (Vec<GivenSecret>, Option<String>) {
+    pub(super) fn secrets_of(&self, live: &Live) -> (Vec<GivenSecret>, Option<String>) {
+        // The owner may have lost the right to run the job since its tasks were prepared.
+        if let Some(why) = self.owner_obstacle(live) {
+            return (Vec::new(), Some(why));
+        }
+        let spec = &live.spec;
         match self.parts.vault.given(&self.parts.readers, spec) {
             Ok(values) => {
                 let given = |(secret, value): (&Secret, Vec<u8>)| GivenSecret {

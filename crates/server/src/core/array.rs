@@ -104,10 +104,10 @@ impl Core {
         may
     }
 
-    /// Whether somebody else waits for room where this job runs.
+    /// Whether lanes of this job get no further elements: somebody else waits for room, or the owner may not run it any more.
     fn is_crowded(&self, id: &JobId) -> bool {
-        let target = self.jobs.get(id).map(|live| live.target().to_string());
-        target.is_some_and(|pool| self.scheduler.is_contended(&pool, id))
+        let Some(live) = self.jobs.get(id) else { return false };
+        self.scheduler.is_contended(&live.target().to_string(), id) || self.owner_obstacle(live).is_some()
     }
 
     /// A lane has a place.
@@ -175,7 +175,7 @@ impl Core {
         ranks: &[u32],
         environment: &BTreeMap<String, String>,
     ) {
-        let (secrets, withheld) = self.secrets_of(&live.spec);
+        let (secrets, withheld) = self.secrets_of(live);
         for rank in ranks {
             let Some(message) = self.lane_launch(live, *rank, environment) else { continue };
             let message = Launch { secrets: secrets.clone(), withheld: withheld.clone(), ..message };

@@ -47,6 +47,7 @@ impl Core {
     fn check_start(&self, id: &JobId, rank: u32) -> Result<(), Problem> {
         let checked = self.jobs.get(id).map_or(Err(Invalid::Stale), |live| live.job.check_start(rank));
         checked.map_err(|invalid| refusal(&invalid, ""))?;
+        self.check_owner(id)?;
         match self.jobs.get(id).map(|live| live.target()).filter(|target| self.is_delegated(target)) {
             Some(target) => {
                 let what = format!("{target} places whole groups, and not one machine of them");

@@ -48,6 +48,10 @@ impl Core {
         if live.job.is_handed_over() {
             return Some(self.why_handed_over(live));
         }
+        if let Some(reason) = self.start_obstacle(live) {
+            let summary = format!("it will not start and fails when its turn comes: {}", reason.message());
+            return Some(Why { help: reason.hint(1).map(str::to_owned), ..plain(reason.code(), summary) });
+        }
         if live.job.hold {
             return Some(Why {
                 constraint: Some(

@@ -59,6 +59,9 @@ impl Core {
 
     fn start(&mut self, start: Start, batch: &mut Batch, now: Timestamp) {
         let Some(live) = self.jobs.get(&start.job) else { return };
+        if let Some(reason) = self.start_obstacle(live) {
+            return self.refuse_start(&start, reason, batch, now);
+        }
         if live.job.array.is_some() {
             return self.start_lane(start, batch, now);
         }

@@ -43,6 +43,23 @@ impl Core {
         if spec.without_volumes { &[] } else { &self.parts.volumes }
     }
 
+    /// Why a job cannot have its owner's part of a volume. People choose their names when they sign up, so a name leads to
+    /// nobody's files before an admin has said which account is theirs. A host checks the directory's owner besides; a
+    /// container cannot.
+    pub(super) fn personal_volume_obstacle(&self, owner: &str, spec: &JobSpec) -> Option<String> {
+        let accounts = self.parts.accounts.as_ref()?;
+        let volume = self.wanted(spec).iter().find(|volume| volume.is_personal())?;
+        let is_unmapped =
+            accounts.look(|directory| directory.user(owner).is_some_and(|user| user.account.is_none()));
+        is_unmapped.then(|| {
+            format!(
+                "volume `{}` is personal, and no admin has said yet which account `{owner}` is; an admin can: \
+                 `muster user set {owner} --account ACCOUNT`; or use --without-volumes",
+                volume.name()
+            )
+        })
+    }
+
     /// A job's part of each volume that it has.
     pub(super) fn volumes_of(&self, live: &Live) -> Vec<GivenVolume> {
         let workspace = workspace_of(&live.spec);

@@ -113,7 +113,11 @@ impl Core {
         let request = self.request_of(owner, spec, now);
         errors.extend(self.check_volumes(spec));
         errors.extend(self.check_choice(spec));
-        errors.extend(self.check_served(&spec.on, &request.need));
+        let unmapped = || {
+            let why = self.personal_volume_obstacle(owner, spec)?;
+            Some(FieldError::new("volumes", FieldCode::NotSupported, why))
+        };
+        errors.extend(self.check_served(&spec.on, &request.need).or_else(unmapped));
         // A node that has not said what it has yet may have anything.
         let is_known = self.nodes_of(&spec.on).all(|node| node.capacity.slots > 0);
         if errors.is_empty() && is_known {

@@ -17,6 +17,7 @@ mod audit;
 mod delegate;
 mod machine;
 mod member;
+mod owner;
 mod pool;
 mod quota;
 mod schedule;
@@ -144,10 +145,19 @@ impl Fixture {
     }
 
     fn try_submit(&mut self, spec: serde_json::Value, key: Option<(&str, &str)>) -> Result<JobId, Problem> {
+        self.try_submit_as("me", spec, key)
+    }
+
+    fn try_submit_as(
+        &mut self,
+        owner: &str,
+        spec: serde_json::Value,
+        key: Option<(&str, &str)>,
+    ) -> Result<JobId, Problem> {
         let (reply, mut answer) = oneshot::channel();
         let submission = Submission {
             spec: JobSpec::from_value(spec).unwrap(),
-            owner: "me".into(),
+            owner: owner.into(),
             bundle: None,
             source: None,
             environment: None,

@@ -72,7 +72,10 @@ impl Cluster {
             in_place: false,
             images: false,
             volumes: false,
-            accounts: muster_engine::Accounts::Machines,
+            accounts: match name {
+                "k8s" => muster_engine::Accounts::Containers,
+                _ => muster_engine::Accounts::Machines,
+            },
             keeps_files,
             lost_after: Duration::from_secs(10),
         };

@@ -16,8 +16,9 @@ use muster_store::{AccountChange, Change, NewAudit};
 use super::describe::{Always, Conflicts, Limited, Reads, Takes};
 use super::failure::{Failure, Json};
 use super::guard::Stranger;
+use super::job::read;
 use crate::accounts::{Accounts, Caller, Directory, LOGIN, in_step, secret, token_id};
-use crate::core::{Input, now};
+use crate::core::{Input, internal, now};
 use crate::state::Shared;
 
 /// As many may be open for one person; the oldest goes.
@@ -119,7 +120,7 @@ pub(super) async fn sign_up(
     refuse(wrong.into_iter().flatten().collect())?;
     let hash = accounts.hash_for_stranger(request.password, &request.user, address).await?;
     let entry = record("sign_up", &request.user, address, &request.workspace, "done");
-    let is_reserved = is_reserved(&shared, &request.user);
+    let is_reserved = is_reserved(&shared, &request.user) || has_history(&shared, &request.user).await?;
     let (user, workspace) = (request.user, request.workspace);
     let decide = |directory: &Directory| newcomer(directory, &user, hash, &workspace, is_reserved);
     match accounts.change(&shared.core, None, entry, decide).await {
@@ -226,6 +227,13 @@ pub(super) fn accounts(shared: &Shared) -> Result<&Arc<Accounts>, Problem> {
 /// What the server's own user does is done by this name, and nobody takes it for theirs.
 fn is_reserved(shared: &Shared, name: &str) -> bool {
     name == shared.owner || name == "server"
+}
+
+/// Whether jobs are kept under a name that nobody has now: of a server that had no accounts yet, or of an operator. Who signs up
+/// under it would be taken for their owner.
+async fn has_history(shared: &Arc<Shared>, name: &str) -> Result<bool, Problem> {
+    let name = name.to_owned();
+    read(shared, move |readers| readers.has_jobs_of(&name).map_err(|error| internal(&error))).await
 }
 
 pub(super) fn refuse(errors: Vec<FieldError>) -> Result<(), Problem> {

@@ -97,6 +97,8 @@ const BELONGS: &str = "
     SELECT job.owner, job.workspace, job.kind = 'machine' OR coalesce(spec.body ->> '$.in_place', 0)
     FROM job JOIN spec ON spec.id = job.spec WHERE job.id = ?1";
 
+const HAS_JOBS_OF: &str = "SELECT 1 FROM job WHERE owner = ?1 LIMIT 1";
+
 impl Readers {
     /// Every job that is not over, in the order of submission: what a server starts from.
     pub fn load_unfinished(&self) -> error::Result<Vec<JobRow>> {
@@ -108,6 +110,13 @@ impl Readers {
     pub fn belongs(&self, id: &JobId) -> error::Result<Option<Belongs>> {
         let reader = self.reader()?;
         belongs(&reader, id).map_err(doing("read whose a job is"))
+    }
+
+    /// Whether anybody has run jobs under this name.
+    pub fn has_jobs_of(&self, owner: &str) -> error::Result<bool> {
+        let reader = self.reader()?;
+        let found = reader.prepare_cached(HAS_JOBS_OF).and_then(|mut asked| asked.exists([owner]));
+        found.map_err(doing("read who owns jobs"))
     }
 
     /// A job, if there is one of this id.

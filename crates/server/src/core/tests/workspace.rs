@@ -18,12 +18,12 @@ impl Fixture {
     }
 
     /// What is known of people is what is written, as it is once a change is.
-    fn read_accounts(&mut self) {
+    pub(super) fn read_accounts(&mut self) {
         let stored = self.core.parts.readers.accounts().unwrap();
         self.core.parts.accounts = Some(Arc::new(Accounts::new(stored)));
     }
 
-    fn write(&mut self, changes: Vec<Change>) -> Result<(), Problem> {
+    pub(super) fn write(&mut self, changes: Vec<Change>) -> Result<(), Problem> {
         let (reply, mut answer) = oneshot::channel();
         self.turn(Input::Write(changes, None, reply));
         answer.try_recv().unwrap()
