@@ -45,6 +45,17 @@ pub enum Accounts {
     Submitter(Option<String>),
 }
 
+/// The account that an agent of a fleet runs under, as its engine knows it without asking the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentAccount {
+    /// The engine starts the agent itself, under this uid.
+    Uid(u32),
+    /// The engine logs in under this name, which the machine checks.
+    Login(String),
+    /// It cannot be known, for this reason.
+    Unknown(String),
+}
+
 /// What an engine can do, as data for the scheduler and for validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -367,6 +378,13 @@ pub trait Engine: Send + Sync {
     /// What the agents of this engine should run; one that runs another build is asked to change over. None where nothing
     /// can be said, as when the file was replaced since, or where agents do not change over because they end with their task.
     fn agent(&self) -> Option<AgentBinary>;
+
+    /// The account that the agent of a node runs under. An agent says so itself, and its word counts only within this; where the
+    /// account is unknown, the agent is not let in on a server whose users have accounts. Asked of fleets alone, once the
+    /// node's agent was started: an agent in somebody else's allocation serves its own gang, whatever it says.
+    fn agent_account(&self, _node: &NodeId) -> AgentAccount {
+        AgentAccount::Unknown("the engine does not say".into())
+    }
 
     /// The image pull secrets that every user may name in a job for this place; all others are an admin's to name.
     fn open_pull_secrets(&self, _place: &str) -> Vec<String> {

@@ -18,7 +18,8 @@ use serde::Deserialize;
 
 use crate::environment::keep_for_agent;
 use crate::{
-    Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status,
+    Accounts, AgentAccount, AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer,
+    StartRequest, Status,
 };
 
 /// The name of this machine as a node. There is one for each data directory.
@@ -172,6 +173,10 @@ impl Engine for Local {
 
     fn agent(&self) -> Option<AgentBinary> {
         (self.options.binary)()
+    }
+
+    fn agent_account(&self, _node: &NodeId) -> AgentAccount {
+        AgentAccount::Uid(rustix::process::getuid().as_raw())
     }
 
     async fn nodes(&self) -> Result<Vec<Offer>, Error> {

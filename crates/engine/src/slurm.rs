@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use muster_model::spec::FieldError;
 use muster_model::{AttemptId, JobId, NodeId};
 
+use crate::ssh::identity;
 use crate::{
     Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat,
     StartRequest, Status,
@@ -112,11 +113,24 @@ struct Memory {
     given_up: BTreeSet<AttemptId>,
 }
 
-/// Whom jobs run as. Who a login elsewhere is, its agents say.
+/// Whom jobs run as. Where the login names nobody, the SSH configuration does.
 fn submitter(options: &Options) -> Accounts {
-    let login = options.login.as_deref();
-    let named = options.user.clone().or_else(|| Some(login?.split_once('@')?.0.to_owned()));
-    if named.is_none() && login.is_some() { Accounts::Machines } else { Accounts::Submitter(named) }
+    let named = options.user.clone();
+    if named.is_some() || options.login.is_none() {
+        return Accounts::Submitter(named);
+    }
+    let written = options.login.as_deref().and_then(|login| login.rsplit_once('@'));
+    match identity::login_user_blocking(&way::client(options, "true")) {
+        Ok(user) => Accounts::Submitter(Some(user)),
+        Err(_) if written.is_some() => Accounts::Submitter(written.map(|(user, _)| user.to_owned())),
+        Err(error) => {
+            tracing::warn!(
+                error,
+                "the account of slurm.login is not known; users with accounts cannot submit there"
+            );
+            Accounts::Machines
+        }
+    }
 }
 
 impl Slurm {

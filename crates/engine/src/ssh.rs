@@ -10,6 +10,7 @@ pub mod carry;
 pub(crate) mod command;
 mod failure;
 pub(crate) mod host;
+pub(crate) mod identity;
 pub(crate) mod login;
 
 use std::collections::BTreeMap;
@@ -21,8 +22,8 @@ use async_trait::async_trait;
 use muster_model::NodeId;
 
 use crate::{
-    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Key, Machine, Observed, Offer,
-    StartRequest, Status,
+    Accounts, AgentAccount, AgentBinary, Capabilities, Class, Engine, Error, Family, Key, Machine, Observed,
+    Offer, StartRequest, Status,
 };
 use binary::Binary;
 pub use host::server_name;
@@ -118,6 +119,11 @@ impl Engine for Ssh {
     /// Known once a first machine was asked for: nobody else runs it.
     fn agent(&self) -> Option<AgentBinary> {
         self.means.known_binary().map(Binary::agent)
+    }
+
+    fn agent_account(&self, node: &NodeId) -> AgentAccount {
+        let host = self.hosts().get(node).cloned();
+        host.map_or_else(|| AgentAccount::Unknown("it is a host of no pool".into()), |host| host.account())
     }
 
     async fn nodes(&self) -> Result<Vec<Offer>, Error> {

@@ -15,6 +15,7 @@ mod allocation;
 mod apply;
 mod array;
 mod batch;
+mod claim;
 mod dependency;
 mod evict;
 mod input;
@@ -37,7 +38,7 @@ mod tests;
 mod why;
 mod workspace;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -156,6 +157,8 @@ pub(crate) struct Core {
     later: Vec<Input>,
     /// What somebody was about to do, of a batch that was not written.
     unwritten: Vec<NewAudit>,
+    /// Connections that were not let in, until they have ended.
+    refused: HashSet<ConnectionId>,
     /// Lanes whose log may say more than is known.
     unread: BTreeSet<TaskId>,
     /// The ends of lanes that wait for the rest of their logs.
@@ -273,8 +276,8 @@ impl Core {
                 let is_kept = |one: &&Allocation| one.visited_until.is_none();
                 drop(reply.send(Ok(self.allocations.values().filter(is_kept).count() as u64)));
             }
-            Input::AgentConnected { connection, hello, outbox } => {
-                self.on_agent_connected(connection, *hello, outbox, batch, now);
+            Input::AgentConnected { connection, hello, outbox, is_tcp } => {
+                self.on_agent_connected(connection, *hello, (outbox, is_tcp), batch, now);
             }
             Input::AgentSaid { connection, node, message } => {
                 self.on_agent_said(connection, &node, message, batch, now);

@@ -44,6 +44,8 @@ pub(crate) enum Word {
     Arrived(NodeId),
     /// Its agent is gone.
     Away(NodeId),
+    /// An agent came for it that was not let in.
+    Refused { node: NodeId, why: String },
     /// It is nobody's any more: its agent is to end.
     Leave(NodeId),
 }
@@ -63,6 +65,8 @@ struct Kept {
     /// A start or a stop goes on.
     is_busy: bool,
     is_leaving: bool,
+    /// The last agent that came was not let in. The next may be, when somebody has seen to it.
+    is_refused: bool,
     /// What goes on was begun before the last word: its failure says nothing, and it is followed by another try.
     is_stale: bool,
     pause: Duration,
@@ -122,6 +126,7 @@ impl<'a> Keeper<'a> {
                 }
                 Word::Arrived(node) => self.on_arrived(&node),
                 Word::Away(node) => self.on_away(&node),
+                Word::Refused { node, why } => self.on_refused(&node, why),
                 Word::Leave(node) => self.on_leave(&node),
             }
         }
@@ -152,7 +157,22 @@ impl<'a> Keeper<'a> {
     fn on_arrived(&mut self, node: &NodeId) {
         if let Some(kept) = self.nodes.get_mut(node) {
             kept.arrived_at = Some(Instant::now());
+            kept.is_refused = false;
             kept.round += 1;
+        }
+    }
+
+    /// Only people can mend it. An agent that is there already stays, whoever else has come in its name.
+    fn on_refused(&mut self, node: &NodeId, why: String) {
+        let Some(kept) = self.nodes.get_mut(node).filter(|kept| !kept.is_leaving) else { return };
+        if kept.arrived_at.is_some() {
+            return tracing::warn!(%node, error = why, "another agent came for a connected node and was refused");
+        }
+        kept.is_refused = true;
+        let is_busy = kept.is_busy;
+        self.record(node, &Error::terminal(why));
+        if !is_busy {
+            self.pause(node, Some(TERMINAL_PAUSE));
         }
     }
 
@@ -196,6 +216,7 @@ impl<'a> Keeper<'a> {
             _ if kept.is_leaving => self.stop(node),
             _ if kept.arrived_at.is_some() => {}
             Err(_) if is_stale => self.start(node),
+            Ok(()) if kept.is_refused => self.pause(node, Some(TERMINAL_PAUSE)),
             Ok(()) => {
                 if kept.pause >= LONGEST_PAUSE {
                     let error = Error::retryable("its agent was started, but does not connect", silent());
@@ -297,6 +318,7 @@ impl Kept {
             arrived_at: None,
             is_busy: false,
             is_leaving: false,
+            is_refused: false,
             is_stale: false,
             pause: FIRST_PAUSE,
             round: 0,

@@ -64,11 +64,12 @@ pub(crate) async fn accept(
     if !shared.auth.is_node(&dial.node, &headers) {
         return Err(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)).into());
     }
+    let is_tcp = origin.is_some();
     origin.into_iter().for_each(|Extension(origin)| origin.seat.know());
     let upgrade = upgrade.map_err(|rejection| Problem::new(Code::InvalidRequest, rejection.body_text()))?;
     Ok(upgrade.on_upgrade(async move |socket| {
         let result = match dial.channel {
-            Channel::Control => serve_control(&shared, &dial.node, bytes(socket)).await,
+            Channel::Control => serve_control(&shared, &dial.node, is_tcp, bytes(socket)).await,
             Channel::Bulk => serve_bulk(&shared, &dial.node, bytes(socket)).await,
         };
         if let Err(error) = result {
@@ -86,6 +87,7 @@ pub(crate) fn bytes(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + 
 async fn serve_control(
     shared: &Shared,
     node: &NodeId,
+    is_tcp: bool,
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> io::Result<()> {
     let (_opener, mut incoming, driver) = session::start(io, Side::Server);
@@ -98,7 +100,7 @@ async fn serve_control(
         let (outbox, messages) = mpsc::channel(OUTBOX);
         // Only the core holds on to it: dropping it there is how it ends this connection.
         let unsupported = outbox.downgrade();
-        let connected = Input::AgentConnected { connection, hello: Box::new(hello), outbox };
+        let connected = Input::AgentConnected { connection, hello: Box::new(hello), outbox, is_tcp };
         shared.core.tell(connected).await.map_err(io::Error::other)?;
         let ended = tokio::select! {
             ended = receive_all(shared, connection, node, &mut reader, unsupported) => ended,

@@ -230,14 +230,7 @@ impl Way {
     }
 
     fn machine(&self) -> Machine {
-        let destination = self.options.login.clone().unwrap_or_else(|| "this machine".into());
-        Machine {
-            node: "node_slurm".parse().expect("the constant is a node id"),
-            destination,
-            port: self.options.port,
-            key: self.options.key.clone(),
-            address: None,
-        }
+        machine(&self.options)
     }
 
     async fn login(&self, line: &str) -> Result<Login, Error> {
@@ -245,19 +238,34 @@ impl Way {
         let mut command = match &self.options.login {
             Some(_) => {
                 crate::ssh::command::check(&machine)?;
-                let ssh_options = crate::ssh::Options {
-                    dir: self.options.ssh_dir.clone(),
-                    socket: PathBuf::new(),
-                    exe: PathBuf::new(),
-                    others: PathBuf::new(),
-                    program: self.options.program.clone(),
-                };
-                ssh(&ssh_options, &machine, Patience { reach: REACH, is_bulk: true }, line)
+                client(&self.options, line)
             }
             None => here(self.options.user.as_deref(), line).await?,
         };
         Login::start(Arc::new(machine), &mut command)
     }
+}
+
+fn machine(options: &Options) -> Machine {
+    Machine {
+        node: "node_slurm".parse().expect("the constant is a node id"),
+        destination: options.login.clone().unwrap_or_else(|| "this machine".into()),
+        port: options.port,
+        key: options.key.clone(),
+        address: None,
+    }
+}
+
+/// The OpenSSH client, ready to run a line on the login node.
+pub(super) fn client(options: &Options, line: &str) -> Command {
+    let ssh_options = crate::ssh::Options {
+        dir: options.ssh_dir.clone(),
+        socket: PathBuf::new(),
+        exe: PathBuf::new(),
+        others: PathBuf::new(),
+        program: options.program.clone(),
+    };
+    ssh(&ssh_options, &machine(options), Patience { reach: REACH, is_bulk: true }, line)
 }
 
 fn prepare(options: &Options) -> io::Result<Prepared> {

@@ -20,8 +20,9 @@ use super::Options;
 use super::binary::Binary;
 use super::carry::{Job, Words};
 use super::command::{self, Patience};
+use super::identity;
 use super::login::{Kind, Login, Word};
-use crate::{Class, Error, Machine};
+use crate::{AgentAccount, Class, Error, Machine};
 
 /// How long the client may take to reach a machine. One that was there a moment ago is either back at once or not: many
 /// short tries find it sooner than one long one, whose pauses the kernel doubles.
@@ -110,6 +111,8 @@ pub(super) struct Host {
     is_sending: Arc<AtomicBool>,
     /// The control connection is to be made anew.
     anew: Arc<Notify>,
+    /// The account that was logged in as the last time.
+    account: Mutex<AgentAccount>,
 }
 
 /// The logins that last. They end when this is dropped.
@@ -130,11 +133,16 @@ impl Host {
             work: Mutex::default(),
             is_sending: Arc::default(),
             anew: Arc::default(),
+            account: Mutex::new(AgentAccount::Unknown("nobody has logged in there yet".into())),
         }
     }
 
     pub(super) fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    pub(super) fn account(&self) -> AgentAccount {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn is_carried(&self) -> bool {
@@ -155,6 +163,9 @@ impl Host {
         if self.is_carried() {
             return Ok(());
         }
+        // Before the agent can say hello: its word about itself is compared with this.
+        let account = self.way().account().await;
+        *self.account.lock().unwrap_or_else(PoisonError::into_inner) = account;
         let ((login, server), unsent) = self.way().control(token).await?;
         self.keep_control(login, server);
         // Messages come and go without it, and it is tried again.
@@ -354,6 +365,13 @@ impl Way {
         let patience = Patience { reach: self.reach, is_bulk };
         let mut command = command::ssh(&self.means.options, &self.machine, patience, line);
         Login::start(self.machine.clone(), &mut command)
+    }
+
+    /// The account that logins are made as.
+    async fn account(&self) -> AgentAccount {
+        let patience = Patience { reach: self.reach, is_bulk: false };
+        let command = command::ssh(&self.means.options, &self.machine, patience, "true");
+        identity::login_user(&command).await.map_or_else(AgentAccount::Unknown, AgentAccount::Login)
     }
 
     /// Sends the binary that suits the machine.

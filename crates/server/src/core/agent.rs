@@ -25,7 +25,7 @@ impl Core {
         &mut self,
         connection: ConnectionId,
         hello: Hello,
-        outbox: mpsc::Sender<ToAgent>,
+        (outbox, is_tcp): (mpsc::Sender<ToAgent>, bool),
         batch: &mut Batch,
         now: Timestamp,
     ) {
@@ -33,10 +33,14 @@ impl Core {
         let Some(target) = known.map(|node| node.target.clone()) else {
             return tracing::warn!(node = %hello.node, "an agent of no known node");
         };
+        let only = match self.check_claim(&target, &hello, is_tcp) {
+            Ok(only) => only,
+            Err(why) => return self.refuse_agent(connection, &hello, why),
+        };
         let incarnation = self.node_mut(&hello.node).incarnation.clone();
         let same = incarnation.as_ref().is_none_or(|known| *known == hello.incarnation);
         batch.incarnations_before.push((hello.node.clone(), incarnation));
-        self.refresh_node(connection, &hello, outbox);
+        self.refresh_node(connection, &hello, outbox, only);
         batch.first.push(Change::Node(Box::new(NodeRow {
             id: hello.node.clone(),
             engine: target.engine().into(),
@@ -72,16 +76,19 @@ impl Core {
         self.nodes.get_mut(id).expect("the caller looked it up")
     }
 
-    fn refresh_node(&mut self, connection: ConnectionId, hello: &Hello, outbox: mpsc::Sender<ToAgent>) {
+    fn refresh_node(
+        &mut self,
+        connection: ConnectionId,
+        hello: &Hello,
+        outbox: mpsc::Sender<ToAgent>,
+        only: Option<String>,
+    ) {
         let node = self.node_mut(&hello.node);
         let (version, protocol) = (hello.version.clone(), hello.protocol);
         node.connection = Some(Connection { id: connection, outbox, pid: hello.pid, version, protocol });
         node.incarnation = Some(hello.incarnation.clone());
         node.host = hello.host.clone();
         node.account = hello.account.clone();
-        // One that is root's becomes whom it is told to. An older one does not know how, and does not say what it lacks.
-        let is_anybody = hello.account.uid == 0 && hello.protocol >= 3;
-        let only = (!is_anybody).then(|| hello.account.name.clone());
         node.serves = Serves { only, lacks: None };
         node.lost_at = None;
         node.is_doubted = false;
@@ -305,6 +312,9 @@ impl Core {
     }
 
     pub(super) fn on_agent_gone(&mut self, connection: ConnectionId, id: &NodeId, now: Timestamp) {
+        if self.refused.remove(&connection) {
+            return;
+        }
         let lost_after = self
             .nodes
             .get(id)

@@ -27,7 +27,7 @@ pub(crate) const WAITING_INPUTS: usize = 4096;
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 
 /// One connection of an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub u64);
 
 /// A job that passed every check that needs no state.
@@ -112,6 +112,8 @@ pub(crate) enum Input {
         connection: ConnectionId,
         hello: Box<Hello>,
         outbox: mpsc::Sender<ToAgent>,
+        /// It came over TCP, and not by one of the server's sockets.
+        is_tcp: bool,
     },
     AgentSaid {
         connection: ConnectionId,

@@ -108,6 +108,13 @@ impl Core {
             Accounts::Machines | Accounts::Containers => None,
         };
         let account = need.account.as_deref();
+        if account.is_some() && engine.capabilities().accounts == Accounts::Machines {
+            let message = format!(
+                "the account that tasks on {target} run under is not known; the operator can name it: \
+                 slurm.login = \"ACCOUNT@HOST\" in config.toml"
+            );
+            return Some(FieldError::new("on", FieldCode::NotSupported, message));
+        }
         if let (Some(account), Some(submitter)) = (account, submitter)
             && account != submitter
         {

@@ -1,6 +1,6 @@
 //! Waking up: what the database holds becomes memory again.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +51,7 @@ impl Core {
             dirty: true,
             later: Vec::new(),
             unwritten: Vec::new(),
+            refused: HashSet::new(),
             unread: BTreeSet::new(),
             parked: HashMap::new(),
             parts,

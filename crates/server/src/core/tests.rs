@@ -14,6 +14,7 @@ use super::*;
 
 mod ahead;
 mod audit;
+mod claim;
 mod delegate;
 mod machine;
 mod member;
@@ -117,7 +118,7 @@ impl Fixture {
         let (outbox, messages) = mpsc::channel(100);
         let hello = self.hello(node, build, incarnation, tasks);
         let connection = ConnectionId(self.connection);
-        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox });
+        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox, is_tcp: false });
         messages
     }
 

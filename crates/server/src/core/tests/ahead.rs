@@ -266,7 +266,10 @@ fn a_node_that_lost_its_records_says_so_again_after_a_batch_that_failed() {
     fixture.turn(ready);
     let (outbox, _messages) = mpsc::channel(100);
     let (connection, hello) = (ConnectionId(7), Box::new(fixture.hello(&node(), "build", "b", vec![])));
-    fixture.turn_unwritten(vec![Input::AgentConnected { connection, hello, outbox }], Disk::Fails);
+    fixture.turn_unwritten(
+        vec![Input::AgentConnected { connection, hello, outbox, is_tcp: false }],
+        Disk::Fails,
+    );
     assert_eq!(fixture.state(&job), State::Starting);
     let _messages = fixture.connect("b", vec![]);
     assert_eq!(fixture.state(&job), State::Failed, "what it had may have run, and does not run twice");

@@ -72,7 +72,7 @@ impl Fixture {
             tasks: reports,
         };
         let connection = ConnectionId(self.connection);
-        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox });
+        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox, is_tcp: false });
         Agent { node, connection, messages }
     }
 

@@ -60,17 +60,22 @@ impl Fixture {
     }
 
     /// The local agent, which says that it is this account's.
-    pub(super) fn connect_account(&mut self, node: &NodeId, account: Account) -> mpsc::Receiver<ToAgent> {
+    pub(super) fn connect_account(
+        &mut self,
+        node: &NodeId,
+        account: Account,
+        is_tcp: bool,
+    ) -> mpsc::Receiver<ToAgent> {
         self.connection += 1;
         let (outbox, messages) = mpsc::channel(100);
         let hello = Hello { account, ..self.hello(node, "build", "a", Vec::new()) };
         let connection = ConnectionId(self.connection);
-        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox });
+        self.turn(Input::AgentConnected { connection, hello: Box::new(hello), outbox, is_tcp });
         messages
     }
 
     fn connect_local(&mut self) -> mpsc::Receiver<ToAgent> {
-        self.connect_account(&node(), own("ada"))
+        self.connect_account(&node(), own("ada"), false)
     }
 
     pub(super) fn submit_as_ada(&mut self, more: serde_json::Value) -> JobId {

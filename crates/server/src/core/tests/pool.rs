@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use muster_api::view::Why;
 use muster_engine::{
-    AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest, Status,
+    AgentAccount, AgentBinary, Capabilities, Engine, Error, Family, Key, Observed, Offer, StartRequest,
+    Status,
 };
 use muster_model::pool::{HostSpec, PoolSpec};
 use muster_model::task::TaskPhase;
@@ -42,6 +43,10 @@ impl Engine for Far {
         None
     }
 
+    fn agent_account(&self, _: &NodeId) -> AgentAccount {
+        AgentAccount::Login("bob".into())
+    }
+
     async fn nodes(&self) -> Result<Vec<Offer>, Error> {
         Ok(Vec::new())
     }
@@ -69,6 +74,12 @@ fn spec(hosts: &[&str]) -> PoolSpec {
 }
 
 impl Fixture {
+    /// A host of the pool `gpu`, whose agent has not come.
+    pub(super) fn pool_host(&mut self) -> NodeId {
+        self.put(Put::Whole, &["h1"]).unwrap();
+        id("h1")
+    }
+
     fn put(&mut self, how: Put, hosts: &[&str]) -> Result<(), Problem> {
         let (reply, mut answer) = oneshot::channel();
         self.turn(Input::PutPool(Box::new(spec(hosts)), how, reply));
@@ -122,6 +133,7 @@ impl Fixture {
             Word::Arrived(node) => format!("arrived {node}"),
             Word::Away(node) => format!("away {node}"),
             Word::Leave(node) => format!("leave {node}"),
+            Word::Refused { node, .. } => format!("refused {node}"),
         };
         std::iter::from_fn(|| self.words.try_recv().ok()).map(word).collect()
     }

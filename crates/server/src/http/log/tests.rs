@@ -272,7 +272,11 @@ fn hello() -> Hello {
 async fn job_with_a_missing_end(shared: &Shared) -> (JobId, mpsc::Receiver<muster_link::message::ToAgent>) {
     let (connection, node) = (ConnectionId(1), hello().node);
     let (outbox, messages) = mpsc::channel(100);
-    shared.core.tell(Input::AgentConnected { connection, hello: Box::new(hello()), outbox }).await.unwrap();
+    shared
+        .core
+        .tell(Input::AgentConnected { connection, hello: Box::new(hello()), outbox, is_tcp: false })
+        .await
+        .unwrap();
     let submission = Submission {
         spec: JobSpec::from_value(json!({ "nodes": 1, "command": ["true"] })).unwrap(),
         owner: "me".into(),
