@@ -1,7 +1,7 @@
 //! People, workspaces, tokens and the audit log on the wire.
 
-use muster_model::Timestamp;
 use muster_model::account::{Role, Scope, UserState};
+use muster_model::{JobId, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -290,8 +290,11 @@ pub struct AuditQuery {
 /// An entry of the audit log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Its number.
+    /// Its number. An entry gets a new number when its outcome or its count changes.
     pub seq: u64,
+    /// The request. It stays the same when the number changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
     /// When.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
@@ -308,12 +311,37 @@ pub struct AuditEntry {
     pub operation: String,
     /// To what.
     pub target: String,
-    /// `allowed` or `done`, or the code of why not.
+    /// The job that the operation made, changed or read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub job: Option<JobId>,
+    /// `done`, or the code of the problem. `started` while the operation goes on, or if the server ended before it did. Entries of
+    /// earlier versions may have `allowed`: the operation was permitted.
     pub outcome: String,
+    /// The HTTP status of the reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// How many requests this entry stands for: the same refusal, or the same read, within ten minutes is one entry.
+    #[serde(default = "one")]
+    pub count: u64,
     /// What else matters of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub detail: Option<serde_json::Value>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// `GET /audit/lines`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AuditLinesQuery {
+    /// Only entries after this number; all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
 }
 
 /// `GET /audit`: newest first.

@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::directory::{Directory, Rights, no_workspace};
 use self::limiter::Limiter;
-use crate::auth;
 use crate::core::{DEFAULT_WORKSPACE, Handle, Input, Then};
+use crate::{audit, auth};
 
 /// What begins the secret of every token, so that people and scanners know one when they see it.
 pub(crate) const PREFIX: &str = "mst_";
@@ -98,14 +98,11 @@ impl Caller {
     /// An entry of the audit log.
     pub fn audit(&self, operation: &str, target: impl Into<String>, outcome: &str) -> NewAudit {
         NewAudit {
-            at: crate::core::now(),
             user: Some(self.name.clone()),
             token: self.token.clone(),
             address: self.address.map(|address| address.to_string()),
-            operation: operation.to_owned(),
             target: target.into(),
-            outcome: outcome.to_owned(),
-            detail: None,
+            ..NewAudit::new(crate::core::now(), operation, outcome)
         }
     }
 }
@@ -289,7 +286,9 @@ impl Accounts {
             return Err(Problem::new(Code::Unauthorized, "what you came with is good no longer"));
         }
         let (changes, made) = self.look(decide)?;
-        let rows = changes.iter().cloned().map(Change::Account).chain([Change::Audit(entry)]).collect();
+        // A request has a record, which the core writes with the change.
+        let entry = (!audit::describe(&entry)).then_some(Change::Audit(entry));
+        let rows = changes.iter().cloned().map(Change::Account).chain(entry).collect();
         let accounts = Arc::clone(self);
         // Also if whoever asked has gone by then: what is written must be what is known, before anybody decides anew.
         let then = Then(Box::new(move || {

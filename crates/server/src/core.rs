@@ -51,7 +51,7 @@ use muster_model::pool::Pool;
 use muster_model::task::TaskEnd;
 use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Policy, Scheduler, Usage};
-use muster_store::{Change, NewAudit, Quotas, Readers, Writer};
+use muster_store::{Change, Quotas, Readers, Writer};
 pub(crate) use query::internal;
 pub(crate) use queue::QueueAsked;
 pub(crate) use quota::{QuotaAsked, QuotaChange};
@@ -65,6 +65,7 @@ use self::input::Reply;
 use self::live::{Ended, Live, Node};
 use self::schedule::Untold;
 use crate::accounts::Accounts;
+use crate::audit::Record;
 use crate::delegate::{News, Troubles};
 use crate::engines::Engines;
 use crate::keeper::Word;
@@ -155,8 +156,6 @@ pub(crate) struct Core {
     dirty: bool,
     /// What could not be decided in the last batch, since that had to be written first.
     later: Vec<Input>,
-    /// What somebody was about to do, of a batch that was not written.
-    unwritten: Vec<NewAudit>,
     /// Connections that were not let in, until they have ended.
     refused: HashSet<ConnectionId>,
     /// Lanes whose log may say more than is known.
@@ -193,7 +192,7 @@ impl Core {
     }
 
     fn turn(&mut self, inputs: impl Iterator<Item = Input>) {
-        let mut batch = Batch { audit: std::mem::take(&mut self.unwritten), ..Batch::default() };
+        let mut batch = Batch::default();
         let now = now();
         for (attempt, news) in std::mem::take(&mut self.unheard) {
             self.on_delegated(attempt, news, &mut batch, now);
@@ -236,7 +235,7 @@ impl Core {
             Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
             Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job, now)))),
             Input::Queue(asked, reply) => drop(reply.send(Ok(self.queue_view(&asked)))),
-            Input::ChangeQuota(change, entry, reply) => self.on_change_quota(*change, entry, reply, batch),
+            Input::ChangeQuota(change, reply) => self.on_change_quota(*change, reply, batch),
             Input::Quotas(reply) => drop(reply.send(Ok(self.quotas.clone()))),
             Input::QuotaView(asked, reply) => drop(reply.send(Ok(self.quota_view(&asked)))),
             Input::Nodes(reply) => drop(reply.send(Ok(self.node_views()))),
@@ -266,7 +265,7 @@ impl Core {
                 batch.answer(reply, Ok(()));
             }
             Input::Write(changes, then, reply) => self.on_write(changes, then, reply, batch),
-            Input::Audit(entry) => batch.audit.push(*entry),
+            Input::Recorded(record, input) => self.on_recorded(&record, *input, batch, now),
             Input::Unfinished(reply) => {
                 // What is suspended or held waits for its user, and not for this process.
                 let waits = |live: &&Live| live.job.state != State::Suspended && !live.job.is_held();
@@ -310,6 +309,22 @@ impl Core {
         }
     }
 
+    /// The audit entry of a request goes into the batch with the request's first effect. What is refused or only read has none,
+    /// and is recorded by the guard.
+    fn on_recorded(&mut self, record: &Arc<Record>, input: Input, batch: &mut Batch, now: Timestamp) {
+        let (effects, deferred) = (batch.effects_so_far(), self.later.len());
+        self.handle(input, batch, now);
+        if self.later.len() > deferred
+            && let Some(input) = self.later.pop()
+        {
+            return self.later.push(Input::Recorded(record.clone(), Box::new(input)));
+        }
+        if batch.effects_so_far() > effects {
+            let row = record.take(batch.made_job());
+            batch.audit.extend(row.map(|row| (record.clone(), row)));
+        }
+    }
+
     fn commit(&mut self, mut batch: Batch, now: Timestamp) {
         let changes = batch.changes(&self.jobs, now);
         if !changes.is_empty() {
@@ -324,7 +339,6 @@ impl Core {
                 }
                 Err(error) => {
                     tracing::error!(error = %error, "a batch was not written");
-                    self.parts.commits.fail();
                     return self.roll_back(batch, &batch::not_written(&error, &self.parts.home));
                 }
             }
@@ -414,7 +428,7 @@ impl Core {
             }
         }
         self.unheard = batch.news;
-        self.unwritten = batch.audit;
+        batch.audit.iter().for_each(|(record, _)| record.put_back());
         if let Some(before) = batch.pools_before {
             self.restore_pools(before);
         }

@@ -24,6 +24,7 @@ mod node;
 mod pool;
 mod queue;
 mod quota;
+mod recorder;
 mod rules;
 mod secret;
 mod server;
@@ -142,6 +143,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(secret::list))
         .routes(routes!(secret::put, secret::remove))
         .routes(routes!(audit::list))
+        .routes(routes!(audit::lines))
         .routes(routes!(server::reload))
         .routes(routes!(backup::take))
 }

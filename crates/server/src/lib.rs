@@ -5,6 +5,7 @@
 //! Handlers never have an engine change anything, and never write to the database themselves.
 
 mod accounts;
+mod audit;
 mod auth;
 mod backup;
 mod bundle;

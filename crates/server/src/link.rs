@@ -20,6 +20,7 @@ use muster_link::dial::Channel;
 use muster_link::message::{Hello, ToAgent, ToServer};
 use muster_link::session::{self, Side, Stream};
 use muster_model::NodeId;
+use muster_store::NewAudit;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
@@ -62,6 +63,10 @@ pub(crate) async fn accept(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Failure> {
     if !shared.auth.is_node(&dial.node, &headers) {
+        let address = origin.map(|Extension(origin)| origin.address.to_string());
+        let entry = NewAudit::new(crate::core::now(), "link", Code::Unauthorized.entry().code);
+        let target = dial.node.to_string();
+        shared.trail.count(NewAudit { address, target, status: Some(401), ..entry });
         return Err(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)).into());
     }
     let is_tcp = origin.is_some();

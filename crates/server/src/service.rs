@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::{Accounts, Entrance};
+use crate::audit::{self, Trail};
 use crate::auth::Auth;
 use crate::backup;
 use crate::chunk_store::ChunkStore;
@@ -159,6 +160,7 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
     components.spawn(retention::run(server.shared.clone(), stop.clone()));
+    components.spawn(audit::run(server.shared.clone(), stop.clone()));
     components.spawn(crate::memory::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
     components.spawn(reload::on_signal(server.shared.clone(), stop.clone()));
@@ -170,6 +172,9 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     let drained = async { while components.join_next().await.is_some() {} };
     drop(tokio::time::timeout(DRAIN, drained).await);
     components.abort_all();
+    if let Err(problem) = server.shared.trail.close(&server.shared.core).await {
+        tracing::warn!(%problem, "the last audit entries were not written");
+    }
     drop(fs::remove_file(home.join(SOCKET)));
     drop(fs::remove_file(home.join(GATE)));
     drop(server.shared.core.ask(Input::Dismiss).await);
@@ -262,6 +267,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         bulks: Bulks::default(),
         metrics,
         commits,
+        trail: Trail::new(accounts.is_some()),
         starts,
         troubles,
         chunks: ChunkStore::open(home.join("chunks"), options.keep.unused)

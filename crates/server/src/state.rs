@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::{Accounts, Entrance, FIRST_PASSWORD};
+use crate::audit::Trail;
 use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub bulks: Bulks,
     pub metrics: Arc<Metrics>,
     pub commits: Arc<Commits>,
+    /// Audit entries that the core does not write with an effect.
+    pub trail: Trail,
     pub starts: Arc<Starts>,
     pub troubles: Arc<Troubles>,
     pub auth: Auth,

@@ -321,24 +321,46 @@ pub struct NewAudit {
     pub operation: String,
     /// To what.
     pub target: String,
-    /// `done`, or why not.
+    /// `started`, `done`, or the code of the problem.
     pub outcome: String,
     /// What else matters; never a secret.
     pub detail: Option<Value>,
+    /// The request. Rows with the same request are one entry, and the last one counts.
+    pub request: Option<String>,
+    /// The HTTP status of the reply.
+    pub status: Option<u16>,
+    /// The job that the operation made, changed or read.
+    pub job: Option<JobId>,
+    /// How many requests this entry stands for.
+    pub count: u64,
 }
 
 impl NewAudit {
+    /// An entry about a single operation by an unknown caller; callers set the rest.
+    pub fn new(at: Timestamp, operation: &str, outcome: &str) -> Self {
+        Self {
+            at,
+            user: None,
+            token: None,
+            address: None,
+            operation: operation.to_owned(),
+            target: String::new(),
+            outcome: outcome.to_owned(),
+            detail: None,
+            request: None,
+            status: None,
+            job: None,
+            count: 1,
+        }
+    }
+
     /// That entries from before a moment go, and how many there are.
     pub fn removal(at: Timestamp, before: Timestamp, entries: u64) -> Self {
         Self {
-            at,
             user: Some("server".into()),
-            token: None,
-            address: None,
-            operation: "remove_audit".into(),
             target: before.to_string(),
-            outcome: "done".into(),
             detail: Some(json!({ "before_us": before.as_microsecond(), "entries": entries })),
+            ..Self::new(at, "remove_audit", "done")
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 9, name: "scheduling", sql: include_str!("../migrations/0009_scheduling.sql") },
     Migration { number: 10, name: "quotas", sql: include_str!("../migrations/0010_quotas.sql") },
     Migration { number: 11, name: "arrays", sql: include_str!("../migrations/0011_arrays.sql") },
+    Migration { number: 12, name: "audit", sql: include_str!("../migrations/0012_audit.sql") },
 ];
 
 const TABLE: &str = "

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::operation::{percent_encoded as segment, with_query};
-use super::{Body, Client, Error, Method, encode};
+use super::{Body, Client, Download, Error, Method, encode};
 use crate::account::{
-    AuditPage, AuditQuery, ChangeUser, CreateToken, CreateUser, CreateWorkspace, Login, NewToken, PutMember,
-    SetPassword, SignUp, TokenList, UserList, UserView, WhoAmI, WorkspaceList, WorkspaceSettings,
-    WorkspaceView,
+    AuditLinesQuery, AuditPage, AuditQuery, ChangeUser, CreateToken, CreateUser, CreateWorkspace, Login,
+    NewToken, PutMember, SetPassword, SignUp, TokenList, UserList, UserView, WhoAmI, WorkspaceList,
+    WorkspaceSettings, WorkspaceView,
 };
 
 impl Client {
@@ -128,7 +128,13 @@ impl Client {
         self.done(Method::POST, &workspace(name, "/requests"), None::<&()>).await
     }
 
-    /// What was done.
+    /// The audit log as JSON lines, oldest first.
+    pub async fn audit_lines(&self, query: &AuditLinesQuery) -> Result<Download, Error> {
+        let pairs = [("after", query.after.map(|seq| seq.to_string()))];
+        self.download(&with_query("/audit/lines", &pairs)).await
+    }
+
+    /// A page of the audit log, newest first.
     pub async fn audit(&self, query: &AuditQuery) -> Result<AuditPage, Error> {
         let pairs = [
             ("user", query.user.clone()),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
-use muster_api::account::{AuditEntry, AuditQuery};
+use muster_api::account::{AuditEntry, AuditLinesQuery, AuditQuery};
 
 use crate::error::Error;
 use crate::session::Session;
@@ -20,8 +20,10 @@ Examples:
   muster audit
   muster audit --user ada -n 500
   muster audit --operation login --json | jq -r 'select(.outcome != \"done\") | .address'
+  muster audit --export --after 4711 >>audit.jsonl
 
-For admins. Newest first; nothing in it is ever changed or removed.")]
+For admins. Newest first. An entry states how the operation ended: `done`, or the code of the problem; `started` while it goes on.
+A number behind the outcome says how often the same was refused, or read, within ten minutes.")]
 pub(crate) struct Args {
     /// Only what this person did
     #[arg(long, value_name = "NAME")]
@@ -35,10 +37,19 @@ pub(crate) struct Args {
     /// Print JSON, one entry on each line
     #[arg(long)]
     json: bool,
+    /// Print all entries as JSON lines, oldest first
+    #[arg(long, conflicts_with_all = ["user", "operation", "n"])]
+    export: bool,
+    /// Export only entries after this number
+    #[arg(long, value_name = "SEQ", requires = "export")]
+    after: Option<u64>,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
+    if args.export {
+        return export(&session, args.after).await;
+    }
     let mut entries: Vec<AuditEntry> = Vec::new();
     let mut cursor = None;
     while entries.len() < args.n as usize {
@@ -61,14 +72,36 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["AT", "WHO", "FROM", "OPERATION", "TO", "OUTCOME"]);
+    let mut table = Table::new(&["AT", "WHO", "FROM", "OPERATION", "TO", "JOB", "OUTCOME"]);
     for entry in entries {
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        let at = entry.at.strftime("%F %T").to_string();
-        let target = if entry.target.is_empty() { "-".into() } else { entry.target };
-        let row = [at, or_none(entry.user), or_none(entry.address), entry.operation, target, entry.outcome];
-        table.row(row.map(Into::into).into());
+        table.row(columns(entry).map(Into::into).into());
     }
     terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn columns(entry: AuditEntry) -> [String; 7] {
+    let or_none = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".into());
+    let outcome = match entry.count {
+        0 | 1 => entry.outcome,
+        count => format!("{} ({count})", entry.outcome),
+    };
+    [
+        entry.at.strftime("%F %T").to_string(),
+        or_none(entry.user),
+        or_none(entry.address),
+        entry.operation,
+        or_none(Some(entry.target)),
+        or_none(entry.job.map(|job| job.to_string())),
+        outcome,
+    ]
+}
+
+async fn export(session: &Session, after: Option<u64>) -> Result<ExitCode, Error> {
+    let query = AuditLinesQuery { after };
+    let mut lines = session.call(async |client| client.audit_lines(&query).await).await?;
+    while let Some(piece) = lines.next().await? {
+        terminal::to_stdout(&piece)?;
+    }
     Ok(ExitCode::SUCCESS)
 }

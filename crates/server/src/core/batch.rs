@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use super::allocation::Allocation;
 use super::input::{Reply, Then};
 use super::live::{Ended, Live};
+use crate::audit::Record;
 use crate::delegate::{News, Word};
 
 /// An answer that is given once the batch is on disk, or with the reason why it is not.
@@ -116,8 +118,8 @@ pub(super) struct Batch {
     pub quotas_before: Option<Quotas>,
     /// Who the nodes were that said hello; as it was first comes first.
     pub incarnations_before: Vec<(NodeId, Option<String>)>,
-    /// What somebody was about to do: written with this batch, or else with the next.
-    pub audit: Vec<NewAudit>,
+    /// Audit entries of the requests in this batch.
+    pub audit: Vec<(Arc<Record>, NewAudit)>,
     /// Workspaces that are gone once this is written.
     pub gone_workspaces: BTreeSet<String>,
 }
@@ -145,9 +147,24 @@ impl Batch {
         self.events.push(NewEvent { job: Some(job.clone()), attempt, at, kind: kind.into(), body });
     }
 
+    /// Grows with every effect of an input. What was refused is answered at once and leaves it as it is.
+    pub fn effects_so_far(&self) -> usize {
+        let decided = self.answers.len() + self.jobs.len() + self.events.len() + self.effects.len();
+        let written = self.first.len() + self.last.len() + self.removed.len() + self.elements.len();
+        decided + written + self.messages.len() + self.words.len()
+    }
+
+    /// The job that the last answer is about, if the answer is a new job.
+    pub fn made_job(&self) -> Option<&JobId> {
+        match self.answers.last() {
+            Some(Answer::Job(_, id)) => Some(id),
+            _ => None,
+        }
+    }
+
     /// The whole batch as one list of writes, in an order the database accepts.
     pub fn changes(&mut self, jobs: &HashMap<JobId, Live>, at: Timestamp) -> Vec<Change> {
-        let mut changes: Vec<Change> = self.audit.iter().cloned().map(Change::Audit).collect();
+        let mut changes: Vec<Change> = self.audit.iter().map(|(_, row)| Change::Audit(row.clone())).collect();
         changes.append(&mut self.first);
         for (id, touched) in self.jobs.iter().filter(|(_, touched)| touched.moved) {
             if let Some(live) = jobs.get(id) {

@@ -1,6 +1,7 @@
 //! What the core can be told or asked, and the handle others do it through.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use muster_api::pool::PoolView;
 use muster_api::problem::{Code, Problem};
@@ -12,12 +13,13 @@ use muster_model::job::Event;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::JobSpec;
 use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
-use muster_store::{Change, NewAudit, Quotas, Sight};
+use muster_store::{Change, Quotas, Sight};
 use tokio::sync::{mpsc, oneshot};
 
 use super::queue::QueueAsked;
 use super::quota::{Offers, QuotaAsked, QuotaChange};
 use super::why::Question;
+use crate::audit::{self, Record};
 use crate::delegate::News;
 
 /// Inputs that may wait while a commit is on its way to disk. Beyond it, callers wait: that is the back-pressure.
@@ -66,8 +68,7 @@ pub(crate) enum Input {
     PutBundle(BundleId, String, Reply<()>),
     Why(JobId, Reply<Option<Question>>),
     Queue(Box<QueueAsked>, Reply<QueueView>),
-    /// With an entry of the audit log, where people have accounts.
-    ChangeQuota(Box<QuotaChange>, Option<Box<NewAudit>>, Reply<()>),
+    ChangeQuota(Box<QuotaChange>, Reply<()>),
     Quotas(Reply<Quotas>),
     QuotaView(Box<QuotaAsked>, Reply<(QuotaView, Offers)>),
     Nodes(Reply<Vec<NodeView>>),
@@ -103,8 +104,8 @@ pub(crate) enum Input {
     Configure(Vec<PoolSpec>, Reply<()>),
     /// Rows that somebody else has decided on, with nothing of a job in them, and what is to be done once they are on disk.
     Write(Vec<Change>, Option<Then>, Reply<()>),
-    /// What somebody is about to do. Nothing that comes after it is written unless it is, too.
-    Audit(Box<NewAudit>),
+    /// An input of a recorded request. Its audit entry is written with its effect, or neither is.
+    Recorded(Arc<Record>, Box<Input>),
     Unfinished(Reply<u64>),
     /// How much other schedulers keep that is still to be given back, or is in use.
     Kept(Reply<u64>),
@@ -198,6 +199,10 @@ impl Handle {
 
     /// Tells the core something; an error means the server is stopping.
     pub async fn tell(&self, input: Input) -> Result<(), Problem> {
+        let input = match audit::current() {
+            Some(record) => Input::Recorded(record, Box::new(input)),
+            None => input,
+        };
         self.inputs.send(input).await.map_err(|_| stopping())
     }
 

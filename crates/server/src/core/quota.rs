@@ -10,7 +10,7 @@ use muster_api::quota::{
 use muster_model::quota::{EVERYBODY, UserQuota, WorkspaceQuota};
 use muster_model::spec::{FieldCode, FieldError};
 use muster_scheduler::{Available, Balance, Balances, Millis, Resource, Scheduler, User, Workspace};
-use muster_store::{AccountChange, Change, NewAudit, Quotas, Sight};
+use muster_store::{AccountChange, Change, Quotas, Sight};
 
 use super::Core;
 use super::batch::{Answer, Batch};
@@ -40,18 +40,11 @@ pub(crate) struct QuotaAsked {
 }
 
 impl Core {
-    pub(super) fn on_change_quota(
-        &mut self,
-        change: QuotaChange,
-        entry: Option<Box<NewAudit>>,
-        reply: Reply<()>,
-        batch: &mut Batch,
-    ) {
+    pub(super) fn on_change_quota(&mut self, change: QuotaChange, reply: Reply<()>, batch: &mut Batch) {
         match self.decide_quota(change, batch) {
             Ok(change) => {
                 self.take_quota(&change, batch);
                 batch.first.push(change);
-                batch.first.extend(entry.map(|entry| Change::Audit(*entry)));
                 batch.answers.push(Answer::Done(reply));
             }
             Err(problem) => drop(reply.send(Err(problem))),

@@ -50,7 +50,6 @@ impl Core {
             next_seq,
             dirty: true,
             later: Vec::new(),
-            unwritten: Vec::new(),
             refused: HashSet::new(),
             unread: BTreeSet::new(),
             parked: HashMap::new(),

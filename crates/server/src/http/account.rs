@@ -11,14 +11,15 @@ use muster_api::account::{Login, NewToken, Place, SignUp, TokenView, WhoAmI};
 use muster_api::problem::{Code, Problem};
 use muster_model::account::{Membership, Token, User, UserState, check_name, check_password};
 use muster_model::spec::FieldError;
-use muster_store::{AccountChange, Change, NewAudit};
+use muster_store::{AccountChange, NewAudit};
 
 use super::describe::{Always, Conflicts, Limited, Reads, Takes};
 use super::failure::{Failure, Json};
 use super::guard::Stranger;
 use super::job::read;
 use crate::accounts::{Accounts, Caller, Directory, LOGIN, in_step, secret, token_id};
-use crate::core::{Input, internal, now};
+use crate::audit;
+use crate::core::{internal, now};
 use crate::state::Shared;
 
 /// As many may be open for one person; the oldest goes.
@@ -37,27 +38,24 @@ pub(super) async fn login(
     let accounts = accounts(&shared)?;
     let begun = Instant::now();
     let address = stranger.and_then(|stranger| stranger.address);
-    let entry = |outcome: &str| record("login", &request.user, address, "", outcome);
+    let entry = record("login", &request.user, address, "");
     let user = match accounts.sign_in(&request.user, &request.password, address).await {
         Ok(user) => user,
         Err(problem) => {
-            // What was not even tried is not worth a line, nor is a name that nobody has: somebody would fill the disk with them.
-            let is_known = accounts.look(|directory| directory.user(&request.user).is_some());
+            // A name that no account has may be a password typed into the wrong field: it is not recorded.
+            if accounts.look(|directory| directory.user(&request.user).is_some()) {
+                audit::name_user(&request.user);
+            }
             if problem.code == Code::TooManyRequests {
                 return Err(problem.into());
-            }
-            if is_known {
-                let row = Change::Audit(entry(problem.code.entry().code));
-                shared.core.ask(|reply| Input::Write(vec![row], None, reply)).await?;
             }
             in_step(begun).await;
             return Err(problem.into());
         }
     };
     let lasts = shared.entrance.map_or(Duration::ZERO, |entrance| entrance.login);
-    let made = accounts
-        .change(&shared.core, None, entry("done"), move |directory| log_in(directory, &user, lasts))
-        .await?;
+    let made =
+        accounts.change(&shared.core, None, entry, move |directory| log_in(directory, &user, lasts)).await?;
     Ok(Json(made))
 }
 
@@ -119,7 +117,7 @@ pub(super) async fn sign_up(
     ];
     refuse(wrong.into_iter().flatten().collect())?;
     let hash = accounts.hash_for_stranger(request.password, &request.user, address).await?;
-    let entry = record("sign_up", &request.user, address, &request.workspace, "done");
+    let entry = record("sign_up", &request.user, address, &request.workspace);
     let is_reserved = is_reserved(&shared, &request.user) || has_history(&shared, &request.user).await?;
     let (user, workspace) = (request.user, request.workspace);
     let decide = |directory: &Directory| newcomer(directory, &user, hash, &workspace, is_reserved);
@@ -135,16 +133,12 @@ pub(super) async fn sign_up(
 }
 
 /// What somebody did whom nobody knows yet.
-fn record(operation: &str, user: &str, address: Option<IpAddr>, target: &str, outcome: &str) -> NewAudit {
+fn record(operation: &str, user: &str, address: Option<IpAddr>, target: &str) -> NewAudit {
     NewAudit {
-        at: now(),
         user: Some(user.chars().take(64).collect()),
-        token: None,
         address: address.map(|address| address.to_string()),
-        operation: operation.into(),
         target: target.into(),
-        outcome: outcome.into(),
-        detail: None,
+        ..NewAudit::new(now(), operation, audit::DONE)
     }
 }
 

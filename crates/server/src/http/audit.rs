@@ -1,9 +1,14 @@
 //! What was done, and what was not allowed.
 
+use std::io;
 use std::sync::Arc;
 
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use muster_api::account::{AuditEntry, AuditPage, AuditQuery};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use muster_api::account::{AuditEntry, AuditLinesQuery, AuditPage, AuditQuery};
 use muster_model::spec::{FieldCode, FieldError};
 use muster_store::{AuditFilter, AuditRow};
 
@@ -14,6 +19,8 @@ use super::job::read;
 use crate::core::internal;
 use crate::state::Shared;
 
+/// Entries read at once for an export.
+const EXPORT_PAGE: u32 = 500;
 /// Entries on a page when the caller does not say.
 const DEFAULT_PAGE: u32 = 100;
 
@@ -25,6 +32,7 @@ pub(super) async fn list(
     Params(query): Params<AuditQuery>,
 ) -> Result<Json<AuditPage>, Failure> {
     accounts(&shared)?;
+    shared.trail.flush(&shared.core).await?;
     let limit = query.limit.unwrap_or(DEFAULT_PAGE);
     let mut errors = Vec::new();
     if !(1..=1000).contains(&limit) {
@@ -47,16 +55,57 @@ pub(super) async fn list(
     Ok(Json(AuditPage { items: rows.into_iter().take(limit as usize).map(view).collect(), next_cursor }))
 }
 
+/// Export the audit log as JSON lines, oldest first.
+///
+/// A collector passes the last `seq` that it has as `after`. An entry whose outcome or count has changed comes again, with a new `seq`
+/// and the same `request`.
+#[utoipa::path(get, path = "/api/v1/audit/lines", tag = "people", operation_id = "export_audit", params(AuditLinesQuery),
+    responses((status = 200, description = "One entry on each line.", content((AuditEntry = "application/x-ndjson"))),
+        Always, Reads, Conflicts))]
+pub(super) async fn lines(
+    State(shared): State<Arc<Shared>>,
+    Params(query): Params<AuditLinesQuery>,
+) -> Result<Response, Failure> {
+    accounts(&shared)?;
+    shared.trail.flush(&shared.core).await?;
+    let after = query.after.unwrap_or(0).min(i64::MAX as u64);
+    let pages = stream::try_unfold((shared, after), async |(shared, after)| {
+        let page: Vec<AuditRow> = read(&shared, move |readers| {
+            readers.audit_after(after, EXPORT_PAGE).map_err(|error| internal(&error))
+        })
+        .await
+        .map_err(io::Error::other)?;
+        let Some(last) = page.last() else { return Ok::<_, io::Error>(None) };
+        let next = (shared, last.seq);
+        Ok(Some((to_lines(page)?, next)))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Body::from_stream(pages)).into_response())
+}
+
+fn to_lines(page: Vec<AuditRow>) -> io::Result<Bytes> {
+    let mut text = Vec::new();
+    for row in page {
+        serde_json::to_writer(&mut text, &view(row))?;
+        text.push(b'\n');
+    }
+    Ok(text.into())
+}
+
 fn view(AuditRow { seq, entry }: AuditRow) -> AuditEntry {
     AuditEntry {
         seq,
+        request: entry.request,
         at: entry.at,
         user: entry.user,
         token: entry.token,
         address: entry.address,
         operation: entry.operation,
         target: entry.target,
+        job: entry.job,
         outcome: entry.outcome,
+        status: entry.status,
+        count: entry.count,
         detail: entry.detail,
     }
 }

@@ -18,6 +18,10 @@ use crate::accounts::Caller;
 #[derive(Debug)]
 pub(crate) struct Failure(pub Problem);
 
+/// The code of the problem in a reply, for the audit log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProblemCode(pub &'static str);
+
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
         Self(problem)
@@ -36,6 +40,7 @@ impl IntoResponse for Failure {
         let mut response = (status, serde_json::to_vec(&problem).unwrap_or_default()).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response.extensions_mut().insert(ProblemCode(problem.code.entry().code));
         if let Some(seconds) = problem.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }

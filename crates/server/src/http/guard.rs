@@ -11,20 +11,19 @@ use axum::response::{IntoResponse, Response};
 use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
 use muster_model::account::{Role, Scope};
-use muster_store::{Belongs, Change};
+use muster_store::{Belongs, NewAudit};
+use serde_json::json;
 
 use super::failure::Failure;
 use super::job::{read, resolve};
+use super::recorder::{Recorder, Recording};
 use super::rules::{Rule, Ruled, Rules};
 use super::{Door, sse};
 use crate::accounts::{Caller, no_workspace};
-use crate::auth;
-use crate::core::{Input, internal};
+use crate::core::internal;
 use crate::port::Origin;
 use crate::state::{Shared, Visit};
-
-/// What is sent often, changes nothing by itself, and would drown everything else in the audit log.
-const UNAUDITED: &[&str] = &["missing_chunks", "put_chunks", "put_bundle", "login", "sign_up"];
+use crate::{audit, auth};
 
 /// As much of a path is on record.
 const MAX_TARGET: usize = 200;
@@ -47,9 +46,26 @@ pub(super) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = match guard.admit(params, &mut request).await {
-        Ok(caller) => caller,
-        Err(problem) => return Failure(problem).into_response(),
+    let origin = request.extensions().get::<Origin>().cloned();
+    let address = origin.as_ref().map(|origin| origin.address);
+    let caller = guard.who(&request, address);
+    if let (Some(_), Some(origin)) = (&caller, &origin) {
+        origin.seat.know();
+    }
+    let ruled = guard.rule(&request);
+    let mut entry = guard.entry(caller.as_ref(), ruled, &request, address);
+    let admitted = guard.admit(caller.clone(), ruled, params, &mut request).await;
+    let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+    let recording = match admitted {
+        Ok(admitted) => {
+            admitted.describe(&mut entry);
+            Recording::of(ruled, is_get, admitted.other_owner.is_some())
+        }
+        Err(problem) => return Recorder::refused(&guard.shared, entry, Failure(problem).into_response()),
+    };
+    let recorder = match Recorder::open(&guard.shared, entry.clone(), recording).await {
+        Ok(recorder) => recorder,
+        Err(problem) => return Recorder::refused(&guard.shared, entry, Failure(problem).into_response()),
     };
     let caller = caller.filter(|caller| caller.token.is_some());
     // What is still being sent when somebody is cut off is not taken.
@@ -57,44 +73,73 @@ pub(super) async fn guard(
         request = request.map(|body| sse::until(body, caller));
     }
     let visit = Visit::begin(guard.shared.clone());
+    let response = recorder.run(next.run(request)).await;
     // The visit lasts as long as the body does: a follower is a visitor.
-    next.run(request).await.map(|body| sse::hold(body, visit, caller))
+    response.map(|body| sse::hold(body, visit, caller))
+}
+
+/// A request that is permitted.
+#[derive(Default)]
+struct Admitted {
+    /// The job that the path names.
+    job: Option<JobId>,
+    /// The user whose things the request is about, if the caller is another.
+    other_owner: Option<String>,
+}
+
+impl Admitted {
+    fn describe(&self, entry: &mut NewAudit) {
+        entry.job.clone_from(&self.job);
+        entry.detail = self.other_owner.as_ref().map(|owner| json!({ "owner": owner }));
+    }
 }
 
 impl Guard {
     async fn admit(
         &self,
+        caller: Option<Caller>,
+        ruled: Option<Ruled>,
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: &mut Request,
-    ) -> Result<Option<Caller>, Problem> {
-        let origin = request.extensions().get::<Origin>().cloned();
-        let address = origin.as_ref().map(|origin| origin.address);
-        let caller = self.who(request, address);
-        if let (Some(_), Some(origin)) = (&caller, &origin) {
-            origin.seat.know();
-        }
-        let Some(ruled) = self.rule(request) else {
+    ) -> Result<Admitted, Problem> {
+        let Some(ruled) = ruled else {
             // Nothing is there; only those who are known are told so.
-            return caller.map(Some).ok_or_else(|| self.unknown());
+            return caller.map(|_| Admitted::default()).ok_or_else(|| self.unknown());
         };
         if ruled.rule == Rule::Anyone {
+            let address = request.extensions().get::<Origin>().map(|origin| origin.address);
             request.extensions_mut().insert(Stranger { address });
         }
         let Some(caller) = caller else {
-            return if ruled.rule == Rule::Anyone { Ok(None) } else { Err(self.unknown()) };
+            return if ruled.rule == Rule::Anyone { Ok(Admitted::default()) } else { Err(self.unknown()) };
         };
         let params = params.map_err(|error| Problem::new(Code::InvalidRequest, error.body_text()))?;
         let part = |name: &str| params.iter().find(|(one, _)| *one == name).map_or("", |(_, value)| value);
-        let decided = self.decide(&caller, ruled.rule, part).await;
-        // A request cannot be shared between threads, so what is needed of it is taken out.
-        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-        let path = request.uri().path().chars().take(MAX_TARGET).collect();
-        self.write_down(&caller, ruled, is_get, path, decided.as_ref().err()).await?;
-        if let Some(job) = decided? {
-            request.extensions_mut().insert(Found(job));
+        let admitted = self.decide(&caller, ruled.rule, part).await?;
+        if let Some(job) = &admitted.job {
+            request.extensions_mut().insert(Found(job.clone()));
         }
-        request.extensions_mut().insert(caller.clone());
-        Ok(Some(caller))
+        request.extensions_mut().insert(caller);
+        Ok(admitted)
+    }
+
+    /// The audit entry of a request, before its outcome is known.
+    fn entry(
+        &self,
+        caller: Option<&Caller>,
+        ruled: Option<Ruled>,
+        request: &Request,
+        address: Option<IpAddr>,
+    ) -> NewAudit {
+        let operation = ruled.map_or("unknown", |ruled| ruled.operation);
+        NewAudit {
+            user: caller.map(|caller| caller.name.clone()),
+            token: caller.and_then(|caller| caller.token.clone()),
+            address: address.map(|address| address.to_string()),
+            target: request.uri().path().chars().take(MAX_TARGET).collect(),
+            request: self.shared.trail.is_enabled().then(|| format!("req_{:016x}", crate::random::bits())),
+            ..NewAudit::new(crate::core::now(), operation, audit::STARTED)
+        }
     }
 
     fn who(&self, request: &Request, address: Option<IpAddr>) -> Option<Caller> {
@@ -125,19 +170,23 @@ impl Guard {
         self.rules.get(&(method.clone(), path.to_owned())).copied()
     }
 
-    /// Whether they may, and which job it is about.
+    /// Whether they may, and what it is about.
     async fn decide<'a>(
         &self,
         caller: &Caller,
         rule: Rule,
         part: impl Fn(&str) -> &'a str,
-    ) -> Result<Option<JobId>, Problem> {
+    ) -> Result<Admitted, Problem> {
         let rights = &caller.rights;
         reaches(caller, scope(rule))?;
         match rule {
-            Rule::Anyone | Rule::Known(_) => Ok(None),
+            Rule::Anyone | Rule::Known(_) => Ok(Admitted::default()),
             Rule::SeeJob | Rule::SeeFiles | Rule::ChangeJob | Rule::EnterJob => {
-                self.job(caller, rule, part("job")).await.map(Some)
+                let (job, owner) = self.job(caller, rule, part("job")).await?;
+                Ok(Admitted {
+                    job: Some(job),
+                    other_owner: Some(owner).filter(|owner| *owner != caller.name),
+                })
             }
             Rule::Workspace(role, _) => {
                 let name = part("workspace");
@@ -148,22 +197,29 @@ impl Guard {
                             format!("this takes a {} of {name}; you are a {}", role.as_str(), has.as_str());
                         Err(forbidden(what, "ask one of its leads, or an admin"))
                     }
-                    Some(_) => Ok(None),
+                    Some(_) => {
+                        let is_theirs = rights.roles().contains_key(name);
+                        Ok(Admitted { job: None, other_owner: (!is_theirs).then(|| name.to_owned()) })
+                    }
                 }
             }
-            Rule::Person(_) if part("user") == caller.name || rights.is_admin() => Ok(None),
+            Rule::Person(_) if part("user") == caller.name => Ok(Admitted::default()),
+            Rule::Person(_) if rights.is_admin() => {
+                Ok(Admitted { job: None, other_owner: Some(part("user").to_owned()) })
+            }
             Rule::Person(_) => Err(forbidden(
                 format!("that is {}'s own, and you are {}", part("user"), caller.name),
                 "admins may",
             )),
-            Rule::Admin(_) if rights.is_admin() => Ok(None),
+            Rule::Admin(_) if rights.is_admin() => Ok(Admitted::default()),
             Rule::Admin(_) => {
                 Err(forbidden("this takes an admin".into(), "`muster whoami` says what you may do"))
             }
         }
     }
 
-    async fn job(&self, caller: &Caller, rule: Rule, selector: &str) -> Result<JobId, Problem> {
+    /// The job that a path names, and its owner.
+    async fn job(&self, caller: &Caller, rule: Rule, selector: &str) -> Result<(JobId, String), Problem> {
         let (sight, selector) = (caller.rights.sight(), selector.to_owned());
         let own = self.shared.accounts.as_ref().map(|_| caller.name.clone());
         let (id, belongs) = read(&self.shared, move |readers| {
@@ -172,17 +228,14 @@ impl Guard {
             Ok((id, belongs))
         })
         .await?;
-        if caller.rights.is_admin() || rule == Rule::SeeJob {
-            return Ok(id);
-        }
         let Belongs { owner, workspace, is_at_home } = belongs.unwrap_or_default();
-        if rule == Rule::SeeFiles && !is_at_home {
-            return Ok(id);
+        if caller.rights.is_admin() || rule == Rule::SeeJob || (rule == Rule::SeeFiles && !is_at_home) {
+            return Ok((id, owner));
         }
         let role = caller.rights.role(&workspace);
         let is_own = owner == caller.name && role >= Some(Role::Member);
         if is_own || (rule == Rule::ChangeJob && role == Some(Role::Lead)) {
-            return Ok(id);
+            return Ok((id, owner));
         }
         let (who, hint) = match rule {
             Rule::EnterJob => ("its owner", "`muster logs` shows what it says"),
@@ -192,31 +245,6 @@ impl Guard {
             _ => ("its owner, or a lead of its workspace", "ask one of them"),
         };
         Err(forbidden(format!("{id} is {owner}'s, of the workspace {workspace}: this takes {who}"), hint))
-    }
-
-    /// What changes something, or lets somebody in, is on record before it is done. For what the core does it is enough that the
-    /// core has the record first: it writes nothing without it. While the core cannot write, nobody's record is taken on trust.
-    async fn write_down(
-        &self,
-        caller: &Caller,
-        ruled: Ruled,
-        is_get: bool,
-        path: String,
-        refused: Option<&Problem>,
-    ) -> Result<(), Problem> {
-        let enters = ruled.rule == Rule::EnterJob;
-        let is_plain = is_get && !enters && scope(ruled.rule) < Scope::Admin;
-        if self.shared.accounts.is_none() || is_plain || UNAUDITED.contains(&ruled.operation) {
-            return Ok(());
-        }
-        let outcome = refused.map_or("allowed", |problem| problem.code.entry().code);
-        let entry = caller.audit(ruled.operation, path, outcome);
-        let is_beside_the_core = enters || matches!(ruled.rule, Rule::Admin(Scope::Admin));
-        if is_beside_the_core || self.shared.commits.are_failing() {
-            let write = |reply| Input::Write(vec![Change::Audit(entry)], None, reply);
-            return self.shared.core.ask(write).await;
-        }
-        self.shared.core.tell(Input::Audit(Box::new(entry))).await
     }
 }
 

@@ -25,6 +25,7 @@ use super::failure::{self, Failure, Json, Params, TheJob};
 use super::limits;
 use super::metrics::add_present;
 use crate::accounts::Caller;
+use crate::audit;
 use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
@@ -61,6 +62,7 @@ pub(super) async fn create(
     spec.after = name_after(&shared, &caller, std::mem::take(&mut spec.after)).await?;
     let trouble = check_there(&shared, &caller.name, &spec, key.clone()).await?;
     if query.dry_run {
+        audit::skip_success();
         let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
         shared.core.ask(Input::Settled).await?;
         let asked = shared

@@ -9,6 +9,7 @@ use muster_api::quota::{ChangeQuota, ChangeUserQuota, QuotaQuery, QuotaView};
 use muster_model::account::Role;
 use muster_model::quota::{EVERYBODY, UserQuota, WorkspaceQuota};
 use muster_model::spec::{FieldCode, FieldError};
+use muster_store::NewAudit;
 use serde_json::Value;
 
 use super::describe::{Always, OnPerson, OnWorkspace, Reads, Takes};
@@ -16,6 +17,7 @@ use super::failure::{Failure, Json, Params, Segment};
 use super::job::read;
 use super::secret::check_workspace;
 use crate::accounts::{Caller, no_workspace};
+use crate::audit;
 use crate::core::{DEFAULT_WORKSPACE, Input, QuotaAsked, QuotaChange};
 use crate::state::Shared;
 
@@ -125,10 +127,9 @@ async fn put(
     detail: Option<Value>,
     change: QuotaChange,
 ) -> Result<(), Problem> {
-    let mut entry = caller.audit(operation, target, "done");
-    entry.detail = detail;
-    let entry = shared.accounts.is_some().then_some(entry).map(Box::new);
-    shared.core.ask(|reply| Input::ChangeQuota(Box::new(change), entry, reply)).await
+    // Without accounts there is no record to describe.
+    audit::describe(&NewAudit { detail, ..caller.audit(operation, target, audit::DONE) });
+    shared.core.ask(|reply| Input::ChangeQuota(Box::new(change), reply)).await
 }
 
 /// Where what the caller asks for is counted, if they do not say: where their jobs are that do not say either.

@@ -135,6 +135,7 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("put_secret", Workspace(Role::Member, Scope::Write)),
     ("remove_secret", Workspace(Role::Member, Scope::Write)),
     ("list_audit", Admin(Scope::Read)),
+    ("export_audit", Admin(Scope::Read)),
 ];
 
 /// What is served for machines, and is not in the document.

@@ -1,6 +1,6 @@
 //! How long the database takes to have a batch on disk, and whether it does.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The upper ends of what is told apart, in microseconds: from a fast disk to one that keeps everyone waiting.
@@ -12,8 +12,6 @@ pub(crate) struct Commits {
     /// One for each bound, and one for what took longer.
     counts: [AtomicU64; BOUNDS.len() + 1],
     microseconds: AtomicU64,
-    /// The last one was not written.
-    failing: AtomicBool,
 }
 
 impl Commits {
@@ -22,17 +20,6 @@ impl Commits {
         let at = BOUNDS.partition_point(|bound| *bound < took);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.microseconds.fetch_add(took, Ordering::Relaxed);
-        self.failing.store(false, Ordering::Relaxed);
-    }
-
-    /// A batch was not written.
-    pub fn fail(&self) {
-        self.failing.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the last batch was not written.
-    pub fn are_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
     }
 
     /// How many took up to each bound, and all; and all their microseconds.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test: a panic is how it fails")]
 
+mod audit;
 mod bundles;
 mod delegating;
 mod fixture;

@@ -105,6 +105,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("put_secret", "...xxxx"),
     ("remove_secret", "...xxxx"),
     ("list_audit", "......x"),
+    ("export_audit", "......x"),
 ];
 
 /// The least that each operation takes for a body.

@@ -15,9 +15,17 @@ const USERS: &str = "SELECT name, state, admin, password, account, created_at FR
 const WORKSPACES: &str = "SELECT name, priority, max_run_time, created_at FROM workspace ORDER BY name";
 const MEMBERSHIPS: &str = "SELECT workspace, user, role, since FROM membership ORDER BY workspace, user";
 const TOKENS: &str = "SELECT id, user, name, digest, scope, workspace, created_at, expires_at FROM token ORDER BY created_at, id";
+/// The last row of each request is its entry.
 const AUDIT: &str = "
-    SELECT seq, at, user, token, address, operation, target, outcome, detail FROM audit
-    WHERE seq < ?1 AND (?2 IS NULL OR user = ?2) AND (?3 IS NULL OR operation = ?3) ORDER BY seq DESC LIMIT ?4";
+    SELECT seq, at, user, token, address, operation, target, outcome, detail, request, status, job, count FROM audit
+    WHERE seq < ?1 AND (?2 IS NULL OR user = ?2) AND (?3 IS NULL OR operation = ?3)
+        AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.request = audit.request AND later.seq > audit.seq)
+    ORDER BY seq DESC LIMIT ?4";
+const AUDIT_AFTER: &str = "
+    SELECT seq, at, user, token, address, operation, target, outcome, detail, request, status, job, count FROM audit
+    WHERE seq > ?1
+        AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.request = audit.request AND later.seq > audit.seq)
+    ORDER BY seq LIMIT ?2";
 
 const AUDIT_BEFORE: &str = "SELECT count(*) FROM audit WHERE at < ?1";
 
@@ -65,6 +73,16 @@ impl Readers {
     pub fn audit(&self, filter: &AuditFilter, limit: u32) -> error::Result<Vec<AuditRow>> {
         let reader = self.reader()?;
         audit(&reader, filter, limit).map_err(doing("read the audit log"))
+    }
+
+    /// Entries after one, oldest first, at most `limit` of them.
+    pub fn audit_after(&self, seq: u64, limit: u32) -> error::Result<Vec<AuditRow>> {
+        let reader = self.reader()?;
+        let read = |connection: &Connection| {
+            let mut statement = connection.prepare_cached(AUDIT_AFTER)?;
+            statement.query_map(params![count(seq), limit], read_audit)?.collect::<Result<Vec<_>>>()
+        };
+        read(&reader).map_err(doing("read the audit log"))
     }
 
     /// How much of it is from before a moment.
@@ -160,6 +178,10 @@ fn read_audit(row: &Row) -> Result<AuditRow> {
         target: columns.plain()?,
         outcome: columns.plain()?,
         detail: columns.optional_json()?,
+        request: columns.plain()?,
+        status: columns.plain()?,
+        job: columns.optional_parsed()?,
+        count: columns.count()?,
     };
     Ok(AuditRow { seq, entry })
 }

@@ -25,8 +25,8 @@ const PUT_TOKEN: &str = "
     ON CONFLICT (id) DO UPDATE SET name = ?3, digest = ?4, expires_at = ?8";
 const REMOVE_TOKEN: &str = "DELETE FROM token WHERE id = ?1";
 const AUDIT: &str = "
-    INSERT INTO audit (at, user, token, address, operation, target, outcome, detail)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    INSERT INTO audit (at, user, token, address, operation, target, outcome, detail, request, status, job, count)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
 /// What nobody has said of stays; the database sees to it as well.
 const REMOVE_AUDIT: &str = "
@@ -58,8 +58,11 @@ pub(super) fn remove_audit(transaction: &Transaction, before: Timestamp, limit: 
 /// Writes down that something was done. There is no way to change it.
 pub(super) fn audit(transaction: &Transaction, row: &NewAudit) -> Result<()> {
     let detail = optional_json(row.detail.as_ref())?;
-    let NewAudit { at, user, token, address, operation, target, outcome, .. } = row;
-    execute(transaction, AUDIT, params![time(*at), user, token, address, operation, target, outcome, detail])
+    let NewAudit { at, user, token, address, operation, target, outcome, request, status, job, .. } = row;
+    let (at, job, count) = (time(*at), job.as_ref().map(ToString::to_string), count(row.count));
+    let values =
+        params![at, user, token, address, operation, target, outcome, detail, request, status, job, count];
+    execute(transaction, AUDIT, values)
 }
 
 fn put_user(transaction: &Transaction, user: &User) -> Result<()> {
@@ -96,6 +99,7 @@ fn execute(transaction: &Transaction, sql: &str, values: impl rusqlite::Params) 
 mod tests {
     use std::time::Duration;
 
+    use muster_model::JobId;
     use muster_model::account::{Role, Scope, UserState};
     use serde_json::json;
 
@@ -166,14 +170,13 @@ mod tests {
     fn what_was_done_is_never_changed() {
         let mut store = Fixture::new();
         let row = |user: &str, target: &str| NewAudit {
-            at: at(1),
             user: Some(user.into()),
-            token: None,
             address: Some("127.0.0.1".into()),
-            operation: "stop_job".into(),
             target: target.into(),
-            outcome: "done".into(),
             detail: Some(json!({ "grace": 1 })),
+            status: Some(202),
+            job: Some(JobId::from_random(7)),
+            ..NewAudit::new(at(1), "stop_job", "done")
         };
         let rows = [row("ada", "a"), row("bob", "b"), row("ada", "c")];
         store.writer.commit(&rows.map(Change::Audit)).unwrap();
@@ -189,6 +192,30 @@ mod tests {
         let before = AuditFilter { before: Some(read[0].seq), ..filter };
         assert_eq!(store.readers.audit(&before, 10).unwrap().len(), 1);
         assert_eq!(read[0].entry, row("ada", "c"));
+    }
+
+    #[test]
+    fn rows_of_one_request_are_one_entry_with_the_last_outcome() {
+        let mut store = Fixture::new();
+        let row = |request: Option<&str>, outcome: &str, count| NewAudit {
+            request: request.map(Into::into),
+            count,
+            ..NewAudit::new(at(1), "ssh", outcome)
+        };
+        let rows = [
+            row(Some("req_1"), "started", 1),
+            row(None, "done", 1),
+            row(Some("req_2"), "forbidden", 1),
+            row(Some("req_1"), "done", 1),
+            row(Some("req_2"), "forbidden", 40),
+            row(None, "done", 1),
+        ];
+        store.writer.commit(&rows.map(Change::Audit)).unwrap();
+        let read = store.readers.audit(&AuditFilter::default(), 10).unwrap();
+        let entries: Vec<_> = read.iter().map(|row| (row.entry.outcome.as_str(), row.entry.count)).collect();
+        assert_eq!(entries, [("done", 1), ("forbidden", 40), ("done", 1), ("done", 1)]);
+        let lines = store.readers.audit_after(read[3].seq, 2).unwrap();
+        assert_eq!(lines.iter().map(|row| row.seq).collect::<Vec<_>>(), [read[2].seq, read[1].seq]);
     }
 
     #[test]

@@ -148,10 +148,14 @@ class AuditEntry(TypedDict):
 
     address: NotRequired[str | None]
     at: str
+    count: NotRequired[int]
     detail: NotRequired[dict[str, Any] | None]
+    job: NotRequired[str | None]
     operation: str
     outcome: str
+    request: NotRequired[str | None]
     seq: int
+    status: NotRequired[int | None]
     target: str
     token: NotRequired[str | None]
     user: NotRequired[str | None]

@@ -3,10 +3,14 @@
 use muster_store::{AuditFilter, NewAudit, Sight};
 
 use super::*;
+use crate::audit::Record;
 
-fn entry(target: &str) -> Input {
-    let at = now();
-    Input::Audit(Box::new(NewAudit { target: target.into(), ..NewAudit::removal(at, at, 0) }))
+fn record(target: &str) -> Arc<Record> {
+    Record::new(NewAudit { target: target.into(), ..NewAudit::new(now(), "create_job", "started") })
+}
+
+fn recorded(record: &Arc<Record>, input: Input) -> Input {
+    Input::Recorded(record.clone(), Box::new(input))
 }
 
 fn submission() -> (Input, oneshot::Receiver<Result<JobId, Problem>>) {
@@ -29,26 +33,51 @@ fn impossible() -> Input {
     Input::Write(vec![rename], None, oneshot::channel().0)
 }
 
-fn recorded(fixture: &Fixture) -> Vec<String> {
+fn entries(fixture: &Fixture) -> Vec<(String, String)> {
     let rows = fixture.core.parts.readers.audit(&AuditFilter::default(), 100).unwrap();
-    rows.into_iter().rev().map(|row| row.entry.target).collect()
+    rows.into_iter().rev().map(|row| (row.entry.target, row.entry.outcome)).collect()
+}
+
+fn done(target: &str) -> (String, String) {
+    (target.into(), "done".into())
 }
 
 #[test]
-fn the_record_of_a_batch_that_failed_is_written_with_the_next() {
+fn an_entry_is_written_with_its_effect_or_neither_is() {
     let mut fixture = Fixture::new();
+    let first = record("first");
     let (submit, mut submitted) = submission();
-    fixture.core.turn([entry("first"), submit, impossible()].into_iter());
+    fixture.core.turn([recorded(&first, submit), impossible()].into_iter());
     assert!(submitted.try_recv().unwrap().is_err());
-    assert_eq!(recorded(&fixture), [""; 0], "one with the other, or neither");
-    assert!(fixture.core.parts.commits.are_failing(), "from now on nobody is taken at their word");
+    assert_eq!(entries(&fixture), [], "one with the other, or neither");
+    assert!(!first.is_written(), "the guard records that it failed");
 
-    // The first record was heard before what is now done, and is not lost.
+    let second = record("second");
     let (submit, mut submitted) = submission();
-    fixture.core.turn([entry("second"), submit].into_iter());
-    assert!(submitted.try_recv().unwrap().is_ok());
-    assert_eq!(recorded(&fixture), ["first", "second"]);
-    assert!(!fixture.core.parts.commits.are_failing());
+    fixture.core.turn([recorded(&second, submit)].into_iter());
+    let job = submitted.try_recv().unwrap().unwrap();
+    assert_eq!(entries(&fixture), [done("second")]);
+    assert!(second.is_written());
+    let rows = fixture.core.parts.readers.audit(&AuditFilter::default(), 1).unwrap();
+    assert_eq!(rows[0].entry.job.as_ref(), Some(&job), "the entry names the job that was made");
     fixture.core.turn(std::iter::empty());
-    assert_eq!(recorded(&fixture).len(), 2, "once");
+    assert_eq!(entries(&fixture).len(), 1, "once");
+}
+
+#[test]
+fn a_request_that_the_core_refuses_writes_nothing_and_one_with_two_effects_writes_once() {
+    let mut fixture = Fixture::new();
+    let refused = record("refused");
+    let (reply, mut answer) = oneshot::channel();
+    let rename = Input::Rename(JobId::from_random(7), "x".into(), reply);
+    fixture.core.turn([recorded(&refused, rename)].into_iter());
+    assert!(answer.try_recv().unwrap().is_err());
+    assert!(!refused.is_written() && entries(&fixture).is_empty());
+
+    let twice = record("twice");
+    let (one, _one) = submission();
+    let (other, _other) = submission();
+    let read = Input::Nodes(oneshot::channel().0);
+    fixture.core.turn([read, one, other].map(|input| recorded(&twice, input)).into_iter());
+    assert_eq!(entries(&fixture), [done("twice")]);
 }

@@ -10,7 +10,7 @@ use crate::core::{QueueAsked, QuotaAsked, QuotaChange};
 impl Fixture {
     fn change_quota(&mut self, change: QuotaChange) -> Result<(), Problem> {
         let (reply, mut answer) = oneshot::channel();
-        self.turn(Input::ChangeQuota(Box::new(change), None, reply));
+        self.turn(Input::ChangeQuota(Box::new(change), reply));
         answer.try_recv().unwrap()
     }
 
