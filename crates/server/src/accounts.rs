@@ -124,11 +124,12 @@ struct Known {
 }
 
 impl Accounts {
-    pub fn new(stored: Stored) -> Self {
+    /// Accounts as stored, with the clients that logged in before, oldest first.
+    pub fn new(stored: Stored, logins: Vec<(String, Option<IpAddr>)>) -> Self {
         Self {
             known: RwLock::new(Known { directory: Directory::new(stored), until: HashMap::new() }),
             changing: Arc::default(),
-            limiter: Limiter::default(),
+            limiter: Limiter::with_known(logins),
             passwords: password::Passwords::default(),
         }
     }
@@ -226,7 +227,7 @@ impl Accounts {
     async fn checked(&self, name: &str, password: &str, turn: limiter::Turn) -> Result<User, Problem> {
         let user = self.look(|directory| directory.user(name).cloned());
         let hash = user.as_ref().and_then(|user| user.password.clone());
-        let is_right = self.passwords.check(password, hash).await?;
+        let is_right = self.passwords.check(password, hash, turn.is_known()).await?;
         match user {
             Some(user) if is_right && user.state == UserState::Active => {
                 self.limiter.succeeded(turn);
@@ -258,7 +259,7 @@ impl Accounts {
 
     /// For those who are known.
     pub async fn hash(&self, password: String) -> Result<String, Problem> {
-        self.passwords.hash(password).await
+        self.passwords.hash(password, true).await
     }
 
     /// For strangers, who would have the server hash for them: within the same bounds as those who guess.
@@ -269,7 +270,7 @@ impl Accounts {
         address: Option<IpAddr>,
     ) -> Result<String, Problem> {
         self.limiter.take(name, address, Instant::now()).map_err(too_often)?;
-        self.passwords.hash(password).await
+        self.passwords.hash(password, false).await
     }
 
     /// Decides, writes, and only then has it be so.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use muster_model::NodeId;
 use muster_model::pool::PoolSpec;
 use muster_model::spec::Target;
 use muster_scheduler::Policy;
-use muster_store::Store;
+use muster_store::{Readers, Store};
 use rustix::fs::FlockOperation;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
@@ -51,6 +52,9 @@ const GATE: &str = "gate.sock";
 const IDLE_CHECK: Duration = Duration::from_secs(15);
 /// How long requests that are being answered may take once the server was told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// Logins of the audit log that are read at the start, for the login rate limiter.
+const KNOWN_LOGINS: u32 = 20_000;
 
 /// How long a lock may be held by nobody who matters.
 const HELD_FOR_A_MOMENT: Duration = Duration::from_millis(200);
@@ -212,7 +216,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let vault = Arc::new(vault);
     let (metrics, commits) = (Arc::new(Metrics::new()), Arc::new(Commits::default()));
     let accounts = match options.accounts {
-        Some(_) => Some(Arc::new(Accounts::new(readers.accounts()?))),
+        Some(_) => Some(Arc::new(Accounts::new(readers.accounts()?, known_clients(&readers)?))),
         None => None,
     };
     let parts = Parts {
@@ -304,6 +308,12 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         port,
         idle_exit: options.idle_exit,
     })
+}
+
+/// Accounts that logged in, and from where, oldest first.
+fn known_clients(readers: &Readers) -> Result<Vec<(String, Option<IpAddr>)>, Error> {
+    let logins = readers.logins(KNOWN_LOGINS)?.into_iter().rev();
+    Ok(logins.map(|(user, address)| (user, address.and_then(|text| text.parse().ok()))).collect())
 }
 
 /// The nodes that fleets have by themselves, before anybody configures any, with what they are called in a spec.

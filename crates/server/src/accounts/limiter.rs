@@ -1,142 +1,211 @@
-//! How often somebody may be wrong.
+//! Login rate limiting.
 //!
-//! A name may be tried a few times from an address, and then once in a while; so may all names from one address, and all from
-//! everywhere. So an attack costs the attacker time and the server next to nothing. Whoever has been right before, at the same
-//! address, waits only for what was tried with their own name there.
+//! Each attempt is charged to several token buckets: one for the account at the address, one for the address, and one for
+//! all callers. The bucket for all callers is split: an address that has made few attempts is charged to a bucket of its
+//! own kind, which addresses that keep trying cannot drain. So a handful of addresses cannot keep others from logging in.
+//!
+//! A known client, an account that logged in from the same address before, is charged to its own bucket alone. Known
+//! clients are read from the audit log when the server starts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::port::network;
 
-/// For one name from one address: so many at once, and then one in this time.
-const TRIES: f64 = 10.0;
-const TRY_AGAIN: Duration = Duration::from_secs(5);
-/// For all names from one address.
-const ADDRESS_TRIES: f64 = 30.0;
-const ADDRESS_TRY_AGAIN: Duration = Duration::from_secs(1);
-/// For all.
-const ALL_TRIES: f64 = 100.0;
-const ALL_TRY_AGAIN: Duration = Duration::from_millis(100);
-/// As many names and addresses are remembered.
-const REMEMBERED: usize = 10_000;
+/// A token bucket's size, and how long one token takes to come back.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    burst: f64,
+    each: Duration,
+}
 
-/// What is left of a number of tries.
+/// One account from one address.
+const PER_ACCOUNT: Rate = Rate { burst: 10.0, each: Duration::from_secs(5) };
+/// All accounts from one address.
+const PER_ADDRESS: Rate = Rate { burst: 30.0, each: Duration::from_secs(1) };
+/// All addresses that have made their first attempts: bounds what hashing costs.
+const REPEATED: Rate = Rate { burst: 100.0, each: Duration::from_millis(100) };
+/// Attempts of an address that count as its first.
+const FIRST_PER_ADDRESS: Rate = Rate { burst: 3.0, each: Duration::from_secs(300) };
+/// All addresses with their first attempts.
+const FIRST: Rate = Rate { burst: 200.0, each: Duration::from_millis(200) };
+/// Accounts and addresses with a bucket in memory.
+const REMEMBERED: usize = 10_000;
+/// Addresses remembered as known, for each account.
+const KNOWN_ADDRESSES: usize = 32;
+
+/// Tokens left.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
+    rate: Rate,
     left: f64,
     at: Instant,
 }
 
 impl Bucket {
-    fn refill(&mut self, most: f64, each: Duration, now: Instant) {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() / each.as_secs_f64();
-        (self.left, self.at) = ((self.left + gained).min(most), now);
+    fn new(rate: Rate, at: Instant) -> Self {
+        Self { rate, left: rate.burst, at }
     }
 
-    /// How long until there is one, if there is none.
-    fn wait(&self, each: Duration) -> Option<Duration> {
-        (self.left < 1.0).then(|| each.mul_f64(1.0 - self.left))
+    fn refilled(mut self, now: Instant) -> Self {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() / self.rate.each.as_secs_f64();
+        (self.left, self.at) = ((self.left + gained).min(self.rate.burst), now);
+        self
+    }
+
+    /// How long until there is a token, if there is none.
+    fn wait(&self) -> Option<Duration> {
+        (self.left < 1.0).then(|| self.rate.each.mul_f64(1.0 - self.left))
+    }
+
+    fn is_full_at(&self, now: Instant) -> bool {
+        self.refilled(now).left >= self.rate.burst
+    }
+}
+
+/// Attempts from one address.
+#[derive(Debug, Clone, Copy)]
+struct AddressBuckets {
+    first: Bucket,
+    all: Bucket,
+}
+
+impl AddressBuckets {
+    fn new(now: Instant) -> Self {
+        Self { first: Bucket::new(FIRST_PER_ADDRESS, now), all: Bucket::new(PER_ADDRESS, now) }
+    }
+
+    fn refilled(self, now: Instant) -> Self {
+        Self { first: self.first.refilled(now), all: self.all.refilled(now) }
     }
 }
 
 type Key = (String, Option<IpAddr>);
 
 #[derive(Debug, Default)]
-struct Tries {
-    all: Option<Bucket>,
-    addresses: HashMap<Option<IpAddr>, Bucket>,
-    each: HashMap<Key, Bucket>,
-    /// Who was right, and from where.
-    known: HashSet<Key>,
+struct Attempts {
+    repeated: Option<Bucket>,
+    first: Option<Bucket>,
+    addresses: HashMap<Option<IpAddr>, AddressBuckets>,
+    accounts: HashMap<Key, Bucket>,
+    known: HashMap<String, VecDeque<Option<IpAddr>>>,
 }
 
-/// Counts.
+impl Attempts {
+    fn is_known(&self, (name, address): &Key) -> bool {
+        self.known.get(name).is_some_and(|known| known.contains(address))
+    }
+
+    /// The newest address goes to the end; beyond the bound the oldest is forgotten.
+    fn remember(&mut self, (name, address): Key) {
+        let known = self.known.entry(name).or_default();
+        known.retain(|one| *one != address);
+        if known.len() >= KNOWN_ADDRESSES {
+            known.pop_front();
+        }
+        known.push_back(address);
+    }
+}
+
+/// Counts attempts.
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
-    tries: Mutex<Tries>,
+    attempts: Mutex<Attempts>,
 }
 
-/// A try that was let through.
+/// An attempt that was let through.
 #[derive(Debug)]
 pub(super) struct Turn {
     key: Key,
-    is_known: bool,
+    /// Whether the bucket for first attempts was charged; none for a known client.
+    is_first: Option<bool>,
+}
+
+impl Turn {
+    /// Whether the client is known, and so does not wait behind those who are not.
+    pub fn is_known(&self) -> bool {
+        self.is_first.is_none()
+    }
 }
 
 impl Limiter {
-    /// A turn to try, or how long to wait for the next.
+    /// A limiter that knows who logged in from where before, oldest first.
+    pub fn with_known(logins: impl IntoIterator<Item = (String, Option<IpAddr>)>) -> Self {
+        let mut attempts = Attempts::default();
+        logins.into_iter().for_each(|(name, address)| attempts.remember(key(&name, address)));
+        Self { attempts: Mutex::new(attempts) }
+    }
+
+    /// Lets an attempt through, or says how long to wait for the next.
     pub fn take(&self, name: &str, address: Option<IpAddr>, now: Instant) -> Result<Turn, Duration> {
-        self.turn(name, address, false, now)
+        self.turn(key(name, address), false, now)
     }
 
-    /// The same for somebody who is known otherwise, and only may not guess.
+    /// The same for a caller who is authenticated, and only may not guess.
     pub fn take_known(&self, name: &str, address: Option<IpAddr>, now: Instant) -> Result<Turn, Duration> {
-        self.turn(name, address, true, now)
+        self.turn(key(name, address), true, now)
     }
 
-    fn turn(
-        &self,
-        name: &str,
-        address: Option<IpAddr>,
-        is_known: bool,
-        now: Instant,
-    ) -> Result<Turn, Duration> {
-        let tries = &mut *self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        let address = address.map(network);
-        let key: Key = (name.chars().take(64).collect(), address);
-        let is_known = is_known || tries.known.contains(&key);
-        let mut all = tries.all.unwrap_or(Bucket { left: ALL_TRIES, at: now });
-        all.refill(ALL_TRIES, ALL_TRY_AGAIN, now);
-        let of_address = tries.addresses.get(&address).copied();
-        let mut of_address = of_address.unwrap_or(Bucket { left: ADDRESS_TRIES, at: now });
-        of_address.refill(ADDRESS_TRIES, ADDRESS_TRY_AGAIN, now);
-        let mut one = tries.each.get(&key).copied().unwrap_or(Bucket { left: TRIES, at: now });
-        one.refill(TRIES, TRY_AGAIN, now);
-        let waits = [
-            one.wait(TRY_AGAIN),
-            of_address.wait(ADDRESS_TRY_AGAIN).filter(|_| !is_known),
-            all.wait(ALL_TRY_AGAIN).filter(|_| !is_known),
-        ];
-        if let Some(wait) = waits.into_iter().flatten().max() {
+    fn turn(&self, key: Key, is_authenticated: bool, now: Instant) -> Result<Turn, Duration> {
+        let attempts = &mut *self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        let or_new = |bucket: Option<&Bucket>, rate| {
+            bucket.map_or_else(|| Bucket::new(rate, now), |one| one.refilled(now))
+        };
+        let mut account = or_new(attempts.accounts.get(&key), PER_ACCOUNT);
+        if is_authenticated || attempts.is_known(&key) {
+            account.wait().map_or(Ok(()), Err)?;
+            account.left -= 1.0;
+            make_room(&mut attempts.accounts, |one| one.is_full_at(now));
+            attempts.accounts.insert(key.clone(), account);
+            return Ok(Turn { key, is_first: None });
+        }
+        let known = attempts.addresses.get(&key.1);
+        let mut address = known.map_or_else(|| AddressBuckets::new(now), |one| one.refilled(now));
+        let is_first = address.first.wait().is_none();
+        let (shared, rate) =
+            if is_first { (&mut attempts.first, FIRST) } else { (&mut attempts.repeated, REPEATED) };
+        let mut all = or_new(shared.as_ref(), rate);
+        if let Some(wait) = [&account, &address.all, &all].into_iter().filter_map(|one| one.wait()).max() {
             return Err(wait);
         }
-        one.left -= 1.0;
-        if !is_known {
-            of_address.left -= 1.0;
-            all.left -= 1.0;
-            tries.all = Some(all);
-            make_room(&mut tries.addresses, now);
-            tries.addresses.insert(address, of_address);
+        for bucket in [&mut account, &mut address.all, &mut all] {
+            bucket.left -= 1.0;
         }
-        make_room(&mut tries.each, now);
-        tries.each.insert(key.clone(), one);
-        Ok(Turn { key, is_known })
+        address.first.left -= f64::from(u8::from(is_first));
+        *shared = Some(all);
+        make_room(&mut attempts.addresses, |one| one.first.is_full_at(now) && one.all.is_full_at(now));
+        attempts.addresses.insert(key.1, address);
+        make_room(&mut attempts.accounts, |one| one.is_full_at(now));
+        attempts.accounts.insert(key.clone(), account);
+        Ok(Turn { key, is_first: Some(is_first) })
     }
 
-    /// It was right, and so cost nothing.
-    pub fn succeeded(&self, Turn { key, is_known }: Turn) {
-        let tries = &mut *self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        tries.each.remove(&key);
-        if !is_known {
-            tries.all.iter_mut().chain(tries.addresses.get_mut(&key.1)).for_each(|bucket| bucket.left += 1.0);
+    /// The password was right: the attempt costs nothing, and the client is known from now on.
+    pub fn succeeded(&self, Turn { key, is_first }: Turn) {
+        let attempts = &mut *self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        attempts.accounts.remove(&key);
+        if let Some(is_first) = is_first {
+            let shared = if is_first { &mut attempts.first } else { &mut attempts.repeated };
+            let address = attempts.addresses.get_mut(&key.1).map(|one| &mut one.all);
+            shared.iter_mut().chain(address).for_each(|bucket| bucket.left += 1.0);
         }
-        if tries.known.len() >= REMEMBERED {
-            tries.known.clear();
-        }
-        tries.known.insert(key);
+        attempts.remember(key);
     }
 }
 
-/// Lets go of what nobody has tried for so long that it makes no difference; failing that, of all, which the bound for all
-/// together makes harmless.
-fn make_room<K: Eq + std::hash::Hash>(buckets: &mut HashMap<K, Bucket>, now: Instant) {
+fn key(name: &str, address: Option<IpAddr>) -> Key {
+    (name.chars().take(64).collect(), address.map(network))
+}
+
+/// Removes buckets that are full again; if none is, all of them. The buckets for all callers bound what that gives away.
+fn make_room<K: Eq + Hash, B>(buckets: &mut HashMap<K, B>, is_full: impl Fn(&B) -> bool) {
     if buckets.len() < REMEMBERED {
         return;
     }
-    buckets.retain(|_, bucket| now.saturating_duration_since(bucket.at) < TRY_AGAIN.mul_f64(TRIES));
+    buckets.retain(|_, bucket| !is_full(bucket));
     if buckets.len() >= REMEMBERED {
         buckets.clear();
     }
@@ -178,6 +247,54 @@ mod tests {
         assert!(limiter.take("newcomer", None, now).is_ok(), "and elsewhere");
     }
 
+    fn address(number: u32) -> Option<IpAddr> {
+        Some(IpAddr::V4(std::net::Ipv4Addr::from(0x0a00_0000 + number)))
+    }
+
+    #[test]
+    fn sixty_addresses_lock_nobody_out() {
+        // As fast as they can, and as often as an address may.
+        for pause in [10, 1000] {
+            attack(pause);
+        }
+    }
+
+    /// Half a minute of attempts from sixty addresses, each of which pauses for so many milliseconds.
+    fn attack(pause: usize) {
+        let begin = Instant::now();
+        let limiter = Limiter::with_known([("ada".to_owned(), HERE)]);
+        let mut tried = 0_u32;
+        for millis in (0..30_000).step_by(pause) {
+            let now = begin + Duration::from_millis(millis);
+            for number in 0..60 {
+                let name = format!("user{}", crate::random::bits() % 50);
+                tried += u32::from(limiter.take(&name, address(number), now).is_ok());
+            }
+            if millis % 1000 == 0 {
+                let second = u32::try_from(millis / 1000).unwrap();
+                let turn = limiter.take("ada", HERE, now).expect("a client that is known");
+                assert!(turn.is_known());
+                limiter.succeeded(turn);
+                let turn = limiter.take(&format!("user{second}"), address(1000 + second), now);
+                limiter.succeeded(turn.expect("a client that is new"));
+            }
+        }
+        assert!(tried <= 180 + 100 + 10 * 30 + 60, "what is hashed is bounded by time: {tried}");
+    }
+
+    #[test]
+    fn an_account_is_known_at_so_many_addresses_and_no_account_pushes_out_another() {
+        let (limiter, now) = (Limiter::with_known([("bob".to_owned(), HERE)]), Instant::now());
+        for number in 0..1000 {
+            let turn = limiter.take("ada", address(number), now).unwrap();
+            limiter.succeeded(turn);
+        }
+        let attempts = limiter.attempts.lock().unwrap();
+        assert_eq!(attempts.known["ada"].len(), KNOWN_ADDRESSES);
+        assert!(attempts.is_known(&key("ada", address(999))) && !attempts.is_known(&key("ada", address(0))));
+        assert!(attempts.is_known(&key("bob", HERE)));
+    }
+
     #[test]
     fn many_names_together_are_bounded() {
         let (limiter, begin) = (Limiter::default(), Instant::now());
@@ -188,6 +305,6 @@ mod tests {
             passed += u32::from(limiter.take(&format!("user{number}"), HERE, now).is_ok());
         }
         assert!((100..=140).contains(&passed), "{passed}");
-        assert!(limiter.tries.lock().unwrap().each.len() <= REMEMBERED);
+        assert!(limiter.attempts.lock().unwrap().accounts.len() <= REMEMBERED);
     }
 }

@@ -39,23 +39,26 @@ fn failed(error: &dyn std::fmt::Display) -> Problem {
 pub(super) struct Passwords {
     turns: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    /// Known clients wait apart: others cannot take their places.
+    known_waiting: Arc<Semaphore>,
 }
 
 impl Default for Passwords {
     fn default() -> Self {
-        Self { turns: Arc::new(Semaphore::new(1)), waiting: Arc::new(Semaphore::new(WAITING)) }
+        let places = || Arc::new(Semaphore::new(WAITING));
+        Self { turns: Arc::new(Semaphore::new(1)), waiting: places(), known_waiting: places() }
     }
 }
 
 impl Passwords {
-    pub async fn hash(&self, password: String) -> Result<String, Problem> {
-        self.in_turn(move || hash(&password)).await?
+    pub async fn hash(&self, password: String, is_known: bool) -> Result<String, Problem> {
+        self.in_turn(is_known, move || hash(&password)).await?
     }
 
     /// Takes as long for somebody who is not there as for somebody who is.
-    pub async fn check(&self, password: &str, hash: Option<String>) -> Result<bool, Problem> {
+    pub async fn check(&self, password: &str, hash: Option<String>, is_known: bool) -> Result<bool, Problem> {
         let password = password.to_owned();
-        self.in_turn(move || match hash {
+        self.in_turn(is_known, move || match hash {
             Some(hash) => is_right(&password, &hash),
             None => {
                 is_right(&password, nobodys());
@@ -67,6 +70,7 @@ impl Passwords {
 
     async fn in_turn<T: Send + 'static>(
         &self,
+        is_known: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let busy = || {
@@ -74,7 +78,8 @@ impl Passwords {
                 .hint("try again in a moment")
                 .retry_after(1)
         };
-        let waiting = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| busy())?;
+        let places = if is_known { &self.known_waiting } else { &self.waiting };
+        let waiting = Arc::clone(places).try_acquire_owned().map_err(|_| busy())?;
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| busy())?;
         let working = tokio::task::spawn_blocking(move || {
             // Also if whoever waits for it has gone.
@@ -98,12 +103,16 @@ mod tests {
     #[tokio::test]
     async fn only_the_password_is_right() {
         let passwords = Passwords::default();
-        let hash = passwords.hash("correct horse".into()).await.unwrap();
+        let hash = passwords.hash("correct horse".into(), false).await.unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
-        assert_ne!(hash, passwords.hash("correct horse".into()).await.unwrap(), "each has a salt of its own");
-        assert!(passwords.check("correct horse", Some(hash.clone())).await.unwrap());
-        assert!(!passwords.check("correct horsf", Some(hash)).await.unwrap());
-        assert!(!passwords.check("correct horse", None).await.unwrap());
-        assert!(!passwords.check("correct horse", Some("not a hash".into())).await.unwrap());
+        assert_ne!(
+            hash,
+            passwords.hash("correct horse".into(), false).await.unwrap(),
+            "each has a salt of its own"
+        );
+        assert!(passwords.check("correct horse", Some(hash.clone()), false).await.unwrap());
+        assert!(!passwords.check("correct horsf", Some(hash), false).await.unwrap());
+        assert!(!passwords.check("correct horse", None, false).await.unwrap());
+        assert!(!passwords.check("correct horse", Some("not a hash".into()), false).await.unwrap());
     }
 }

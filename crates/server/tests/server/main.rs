@@ -7,6 +7,7 @@ mod bundles;
 mod delegating;
 mod fixture;
 mod link;
+mod lockout;
 mod people;
 mod pools;
 mod speaking;

@@ -27,6 +27,9 @@ const AUDIT_AFTER: &str = "
         AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.request = audit.request AND later.seq > audit.seq)
     ORDER BY seq LIMIT ?2";
 
+const LOGINS: &str = "
+    SELECT user, address FROM audit WHERE operation = 'login' AND outcome = 'done' AND user IS NOT NULL
+    ORDER BY seq DESC LIMIT ?1";
 const AUDIT_BEFORE: &str = "SELECT count(*) FROM audit WHERE at < ?1";
 
 /// Everybody, and everything they are known by.
@@ -83,6 +86,17 @@ impl Readers {
             statement.query_map(params![count(seq), limit], read_audit)?.collect::<Result<Vec<_>>>()
         };
         read(&reader).map_err(doing("read the audit log"))
+    }
+
+    /// Users who logged in, and from which address, newest first.
+    pub fn logins(&self, limit: u32) -> error::Result<Vec<(String, Option<String>)>> {
+        let reader = self.reader()?;
+        let read = |connection: &Connection| {
+            let mut statement = connection.prepare_cached(LOGINS)?;
+            let rows = statement.query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<Result<Vec<_>>>()
+        };
+        read(&reader).map_err(doing("read the logins"))
     }
 
     /// How much of it is from before a moment.

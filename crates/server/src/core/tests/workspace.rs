@@ -20,7 +20,7 @@ impl Fixture {
     /// What is known of people is what is written, as it is once a change is.
     pub(super) fn read_accounts(&mut self) {
         let stored = self.core.parts.readers.accounts().unwrap();
-        self.core.parts.accounts = Some(Arc::new(Accounts::new(stored)));
+        self.core.parts.accounts = Some(Arc::new(Accounts::new(stored, Vec::new())));
     }
 
     pub(super) fn write(&mut self, changes: Vec<Change>) -> Result<(), Problem> {
