@@ -52,20 +52,8 @@ fn serve(options: ServerOptions, key: Option<String>) -> anyhow::Result<()> {
     let certificate = certificate(&home, &options, &config)?;
     // One of the server's own never changes, so that agents can be told to take no other.
     let pinned = certificate.as_ref().filter(|(_, is_own)| *is_own).map(|(shown, _)| shown.fingerprint());
-    let is_open = |address: &str| {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        host != "localhost" && !host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-    };
-    ensure!(
-        !options.auth
-            || certificate.is_some()
-            || config.server.is_plain()
-            || !options.listen.as_deref().is_some_and(is_open),
-        "--auth on {} without TLS would send passwords in the clear: add --tls; or, where somebody else encrypts before this \
-         server, set server.tls to false in config.toml",
-        options.listen.as_deref().unwrap_or_default()
-    );
+    let is_plain_chosen = options.listen_plain_http || config.server.is_plain();
+    check_listen(options.listen.as_deref(), certificate.is_some(), is_plain_chosen)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
@@ -91,6 +79,26 @@ fn serve(options: ServerOptions, key: Option<String>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Refuses plain HTTP on an address that other machines reach, unless the operator chose it: passwords, tokens and the output of
+/// jobs would cross the network in cleartext. With TLS a server may have accounts or one token.
+fn check_listen(listen: Option<&str>, is_tls: bool, is_plain_chosen: bool) -> anyhow::Result<()> {
+    let Some(address) = listen.filter(|address| !is_tls && !is_loopback(address)) else { return Ok(()) };
+    ensure!(
+        is_plain_chosen,
+        "--listen {address}: plain HTTP would send passwords and tokens in cleartext\n\
+         hint: add --tls; behind a proxy that speaks TLS, add --listen-plain-http or set server.tls to false in config.toml"
+    );
+    tracing::warn!(address, "serving plain HTTP to other machines; a proxy has to speak TLS");
+    Ok(())
+}
+
+/// Whether only this machine reaches an address: HOST:PORT.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
 /// What is shown where TLS is spoken, and whether the server has made it: as the flags say, and as the configuration does where
 /// they say nothing.
 fn certificate(
@@ -99,7 +107,7 @@ fn certificate(
     config: &Config,
 ) -> anyhow::Result<Option<(Arc<Certificate>, bool)>> {
     let Some(listen) = options.listen.as_deref() else { return Ok(None) };
-    if !(options.tls || config.server.is_tls()) {
+    if options.listen_plain_http || !(options.tls || config.server.is_tls()) {
         return Ok(None);
     }
     let files = match options.certificate.clone() {
@@ -281,4 +289,24 @@ fn announce() {
     // A client that stopped waiting is no reason not to serve.
     let _ = stdout.write_all(b"ready\n").and_then(|()| stdout.flush());
     let _ = rustix::stdio::dup2_stdout(io::stderr());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_http_is_for_loopback_unless_the_operator_chose_it() {
+        for here in ["127.0.0.1:7717", "[::1]:0", "localhost:7717", "127.9.8.7:1"] {
+            check_listen(Some(here), false, false).unwrap();
+        }
+        for elsewhere in ["0.0.0.0:7717", "[::]:7717", "10.0.0.5:7717", "head.lab:7717", ":7717"] {
+            let refused = check_listen(Some(elsewhere), false, false).unwrap_err().to_string();
+            assert!(refused.contains(elsewhere) && refused.contains("--tls"), "{refused}");
+            assert!(refused.contains("--listen-plain-http"), "{refused}");
+            check_listen(Some(elsewhere), true, false).unwrap();
+            check_listen(Some(elsewhere), false, true).unwrap();
+        }
+        check_listen(None, false, false).unwrap();
+    }
 }

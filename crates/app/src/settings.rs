@@ -25,7 +25,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "server.tls",
         default: "if it has a certificate",
-        meaning: "whether TLS is spoken on the address of `muster server run --listen`",
+        meaning: "whether TLS is spoken on the address of `muster server run --listen`; `false` is `--listen-plain-http`",
         example: "true",
     },
     Setting {

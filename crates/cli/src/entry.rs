@@ -85,6 +85,8 @@ pub struct ServerOptions {
     pub auth: bool,
     /// Speak TLS on that address.
     pub tls: bool,
+    /// Speak plain HTTP there, although other machines reach it.
+    pub listen_plain_http: bool,
     /// The files with the certificate and its key; the server makes one of its own where there are none.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }

@@ -258,6 +258,32 @@ fn files_that_cannot_be_used_are_named_before_anything_listens() {
 }
 
 #[test]
+fn plain_http_on_an_address_of_the_network_is_refused_unless_it_is_chosen() {
+    let home = home();
+    let folder = home.path();
+    let words = ["server", "run", "--home", folder.to_str().unwrap(), "--listen", "0.0.0.0:0"];
+    for more in [&[][..], &["--auth"]] {
+        let done = home.run(words.iter().chain(more));
+        assert_eq!(done.code(), 125, "{more:?}: {}", done.err());
+        assert!(done.err().contains("error: --listen 0.0.0.0:0: plain HTTP"), "{}", done.err());
+        assert!(done.err().contains("hint: add --tls"), "{}", done.err());
+        assert!(!folder.join("server.address").exists() && !folder.join("server.sock").exists());
+    }
+    assert_eq!(home.run(words.iter().chain(&["--tls", "--listen-plain-http"])).code(), 2, "one or the other");
+    for chosen in [&["--tls"][..], &["--tls", "--auth"], &["--listen-plain-http"]] {
+        let server = home.start(words.iter().chain(chosen));
+        server.wait_for_out("ready\n");
+        server.signal(rustix::process::Signal::TERM);
+        assert_eq!(server.finish().code(), 0, "{chosen:?}");
+    }
+    home.configure("[server]\ntls = false\n");
+    let server = home.start(words);
+    server.wait_for_out("ready\n");
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.finish().code(), 0, "a setting says so");
+}
+
+#[test]
 fn an_agent_dials_by_tls_and_takes_no_other_certificate() {
     let home = home();
     let served = Served::start(&home, &["--tls"]);

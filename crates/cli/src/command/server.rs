@@ -117,6 +117,9 @@ struct TlsFlags {
     /// The private key of --tls-cert
     #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_cert"])]
     tls_key: Option<PathBuf>,
+    /// Speak plain HTTP on an address that other machines reach, behind a proxy that speaks TLS
+    #[arg(long, requires = "listen", conflicts_with_all = ["tls", "tls_cert"])]
+    listen_plain_http: bool,
 }
 
 pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
@@ -143,7 +146,7 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
                 token_file,
                 secrets_key_file,
                 auth,
-                tls: TlsFlags { tls, tls_cert, tls_key },
+                tls: TlsFlags { tls, tls_cert, tls_key, listen_plain_http },
                 ..
             } = args;
             let certificate = tls_cert.zip(tls_key);
@@ -156,6 +159,7 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
                 secrets_key_file,
                 auth,
                 tls,
+                listen_plain_http,
                 certificate,
             }))
         }
