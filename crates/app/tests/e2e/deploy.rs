@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use muster_testkit::http::{Door, Request};
 use muster_testkit::{Home, Kube, Running, wait_for, wait_for_some};
 use serde_json::{Value, json};
 
@@ -97,16 +98,36 @@ impl Site {
         self.kube.apply(&volume.to_string());
     }
 
-    /// What a user outside does first: a way to the server, and its token.
-    fn enter(&mut self) -> Running {
-        let forward = self.forward();
-        let words = ["-n", self.namespace, "exec", "deployment/muster", "--", "cat", "/var/lib/muster/token"];
-        let token = self.kube.kubectl(&words);
+    /// The first admin logs in, with the server's fingerprint and the first password, and makes a token.
+    fn enter(&mut self) -> (Running, String) {
+        let (forward, url) = self.forward();
+        let status = self.inside(&["muster", "server", "status", "--json"]);
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        let fingerprint = status["fingerprint"].as_str().expect("the server speaks TLS").to_owned();
+        let password = self.home.shared().join("password");
+        fs::write(&password, self.inside(&["cat", "/var/lib/muster/admin-password"]) + "\n").expect("a file");
+        // Without the variable, commands use the context that the login makes.
+        self.home.set_variable("MUSTER_SERVER", "");
+        let words = ["login", &url, "--fingerprint", &fingerprint, "--user", "admin", "--password-stdin"];
+        let mut command = self.home.command(words);
+        command.stdin(fs::File::open(password).expect("the password"));
+        let done = Running::start(command).finish();
+        assert_eq!(done.code(), 0, "{}\n{}", done.err(), self.diagnosis());
+        let token = self.ok(&["token", "add", "test", "--scope", "admin"]);
+        self.home.set_variable("MUSTER_SERVER", &url);
+        self.home.set_variable("MUSTER_FINGERPRINT", fingerprint);
         self.home.set_variable("MUSTER_TOKEN", token.trim());
-        forward
+        (forward, url)
     }
 
-    fn forward(&mut self) -> Running {
+    /// What a command in the server's pod prints.
+    fn inside(&self, words: &[&str]) -> String {
+        let pod = ["-n", self.namespace, "exec", "deployment/muster", "--"];
+        self.kube.kubectl(&[&pod[..], words].concat()).trim().to_owned()
+    }
+
+    /// A port of this machine that leads to the server.
+    fn forward(&mut self) -> (Running, String) {
         let mut command = self.kube.command();
         command.args(["-n", self.namespace, "port-forward", "service/muster", ":7717"]);
         let forward = Running::start(command);
@@ -114,8 +135,24 @@ impl Site {
             let said = forward.out();
             said.split("127.0.0.1:").nth(1)?.split_once(' ').map(|(port, _)| port.to_owned())
         });
-        self.home.set_variable("MUSTER_SERVER", format!("http://127.0.0.1:{port}"));
-        forward
+        let url = format!("https://127.0.0.1:{port}");
+        self.home.set_variable("MUSTER_SERVER", &url);
+        (forward, url)
+    }
+
+    /// Neither a person nor an agent reaches the server in cleartext, and nobody without an account.
+    fn is_closed(&self, url: &str, jobs: &str) {
+        let door = Door::Tcp(url.trim_start_matches("https://").to_owned());
+        assert_eq!(door.ask(&Request::get("/api/v1/jobs")).status, 400, "plain HTTP is refused");
+        let mut command = self.home.command(["ps"]);
+        command.env_remove("MUSTER_TOKEN");
+        assert!(Running::start(command).finish().err().contains("error[unauthorized]"));
+        let config = self.kube.get(&["-n", self.namespace, "configmap", "muster"]);
+        let config = config["data"]["config.toml"].as_str().expect("a configuration").to_owned();
+        assert!(config.contains("address = \"https://"), "{config}");
+        for namespace in [self.namespace, jobs] {
+            assert_eq!(self.names(namespace, "networkpolicies"), ["muster"], "{namespace}");
+        }
     }
 
     fn wait_until_served(&self) {
@@ -162,7 +199,8 @@ fn one_manifest_installs_a_server_whose_jobs_outlive_it() {
     let (name, tag) = IMAGE;
     site.kube.apply(&manifest.replace("muster:0.1.0", &format!("{name}:{tag}")));
     site.wait_until_served();
-    let forward = site.enter();
+    let (forward, url) = site.enter();
+    site.is_closed(&url, "muster-jobs");
 
     let said = site.ok(&Site::words("run --on k8s -N 2", "echo $RANK here"));
     assert!(said.contains("0 here") && said.contains("1 here"), "{said}");
@@ -189,7 +227,7 @@ fn one_manifest_installs_a_server_whose_jobs_outlive_it() {
     site.kube.kubectl(&["-n", "muster", "delete", "pod", &servers[0], "--grace-period=0", "--force"]);
     wait_for("another server", || site.names("muster", "pods").iter().any(|name| !servers.contains(name)));
     site.wait_until_served();
-    let _forward = site.enter();
+    let _forward = site.forward();
     assert_eq!(site.home.job(&job)["state"], "running");
     assert_eq!(site.names("muster-jobs", "pods"), pods);
     site.ok(&["exec", &job, "--", "touch", "/tmp/end"]);
@@ -241,13 +279,14 @@ fn the_chart_is_installed_changed_and_removed_without_a_trace() {
     let mut site = Site::new("team");
     let helm = Helm::new(site.home.shared());
     let said = helm.apply("install", &["--create-namespace"]);
-    assert!(said.contains("export MUSTER_TOKEN"), "{said}");
-    let forward = site.enter();
+    assert!(said.contains("muster login --user admin"), "{said}");
+    let (forward, url) = site.enter();
+    site.is_closed(&url, "team-jobs");
     assert_eq!(site.ok(&Site::words("run --on k8s", "echo hello")), "hello\n");
     drop(forward);
 
     helm.apply("upgrade", &["--set", "nodes=true", "--set", "k8s=image = \"localhost/debian:1\""]);
-    let forward = site.forward();
+    let (forward, _) = site.forward();
     assert_eq!(site.ok(&["run", "--on", "k8s", "--", "echo", "again"]), "again\n");
     assert_eq!(
         site.ok(&["ps", "-a", "-q"]).lines().count(),
@@ -261,7 +300,7 @@ fn the_chart_is_installed_changed_and_removed_without_a_trace() {
     // Every namespace has these two, whatever is done in it.
     let is_left = |name: &String| !["default", "kube-root-ca.crt"].contains(&name.as_str());
     wait_for("nothing to be left in its namespace", || {
-        let kinds = "deployments,pods,services,configmaps,persistentvolumeclaims,serviceaccounts,secrets";
+        let kinds = "deployments,pods,services,configmaps,persistentvolumeclaims,serviceaccounts,secrets,networkpolicies";
         !site.names("team", kinds).iter().any(is_left)
     });
     wait_for("nothing to be left elsewhere", || {

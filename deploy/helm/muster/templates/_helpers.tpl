@@ -20,7 +20,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "muster.config" -}}
 {{- $known := dict
   "namespace" (first .Values.jobs.namespaces)
-  "address" (printf "http://%s.%s.svc:%v" .Release.Name .Release.Namespace .Values.service.port)
+  "address" (printf "https://%s.%s.svc:%v" .Release.Name .Release.Namespace .Values.service.port)
   "agent_image" (include "muster.image" .)
   "agent_image_pull" .Values.image.pullPolicy -}}
 {{- if not (regexMatch "(?m)^\\s*\\[local\\]" .Values.config) -}}
