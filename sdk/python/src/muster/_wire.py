@@ -902,6 +902,7 @@ class Reason(TypedDict):
         "image_pull_failed",
         "node_lost",
         "out_of_memory",
+        "owner_not_allowed",
         "preempted",
         "refused",
         "setup_failed",
