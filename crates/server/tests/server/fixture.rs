@@ -57,6 +57,13 @@ impl Server {
         Self::run(dir, Engines::new(vec![Arc::new(Local::new(node))]), keep, Vec::new(), change).await
     }
 
+    /// One that people have accounts on, with these engines.
+    pub async fn with_accounts_on(dir: TempDir, engines: Engines) -> Self {
+        let entrance = Entrance { login: Duration::from_secs(3600), sign_up: true };
+        let change = |options: Options| Options { accounts: Some(entrance), ..options };
+        Self::run(dir, engines, Keep::default(), Vec::new(), change).await
+    }
+
     pub async fn with(dir: TempDir, engines: Engines, keep: Keep, pools: Vec<PoolSpec>) -> Self {
         Self::run(dir, engines, keep, pools, |options| options).await
     }

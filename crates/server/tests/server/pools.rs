@@ -13,8 +13,8 @@ use muster_api::model::{NodeId, State};
 use muster_api::pool::{AddHosts, DrainNode, PoolView, PutPool, RemoveHosts, ShowPool};
 use muster_api::view::{CreateJob, StopJob};
 use muster_engine::{
-    Accounts, AgentBinary, Capabilities, Engine, Error, Family, Key, Machine, Observed, Offer, StartRequest,
-    Status,
+    Accounts, AgentAccount, AgentBinary, Capabilities, Engine, Error, Family, Key, Machine, Observed, Offer,
+    StartRequest, Status,
 };
 use muster_server::{Engines, Keep};
 use serde_json::json;
@@ -71,6 +71,13 @@ impl Engine for Far {
 
     fn agent(&self) -> Option<AgentBinary> {
         None
+    }
+
+    fn agent_account(&self, node: &NodeId) -> AgentAccount {
+        let found = self.known(|known| known.machines.iter().find(|machine| machine.node == *node).cloned());
+        let destination = found.map(|machine| machine.destination).unwrap_or_default();
+        let login = destination.split_once('@').map(|(user, _)| user.to_owned());
+        login.map_or_else(|| AgentAccount::Unknown("no user".into()), AgentAccount::Login)
     }
 
     async fn nodes(&self) -> Result<Vec<Offer>, Error> {
@@ -183,6 +190,26 @@ async fn hosts_that_are_added_come_or_say_why_not() {
     with_key.hosts[0].key = Some("/key".into());
     server.client.add_hosts("gpu", &with_key).await.unwrap();
     assert!(settled(&server).await.hosts[2].node.connected, "somebody mended it, and it is tried at once");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_claims_to_be_roots_is_let_in_only_where_the_login_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let far = Far::new(dir.path().join("server.sock"));
+    let server = Server::with_accounts_on(dir, Engines::new(vec![far.clone()])).await;
+    // All of these agents say that they run as uid 0.
+    server.client.add_hosts("gpu", &more(&["ada@h1", "root@h2", "h3"])).await.unwrap();
+    let pool = settled(&server).await;
+    let [claims, root, unknown] = &pool.hosts[..] else { panic!("{pool:?}") };
+    assert!(root.node.connected && !claims.node.connected && !unknown.node.connected, "{pool:?}");
+    let error = |host: &muster_api::pool::HostView| host.node.error.clone().unwrap();
+    let why = error(claims).message;
+    assert!(why.contains("(uid 0)") && why.contains("the server logs in there as `ada`"), "{why}");
+    assert!(error(unknown).message.contains("is not known: no user"), "{pool:?}");
+    assert!(!error(claims).may_pass && !error(unknown).may_pass, "people mend it");
+    let h1: NodeId = "node_gpu.h1".parse().unwrap();
+    assert_eq!(far.known(|known| known.starts[&h1]), 1, "and it is not tried again at once");
     server.stop().await;
 }
 

@@ -50,6 +50,7 @@ fn a_list_shows_what_was_stored() {
     );
     assert_eq!((row.on.as_str(), row.kind, row.exit_code), ("local", new.spec.kind, None));
     assert_eq!((row.submitted_at, row.started_at, row.ended_at), (new.submitted_at, None, None));
+    assert!(store.readers.has_jobs_of("ada").unwrap() && !store.readers.has_jobs_of("eve").unwrap());
 }
 
 #[test]
