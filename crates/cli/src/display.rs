@@ -1,6 +1,6 @@
 //! Where a job's output goes: as it is for one task, in labelled lines for several, or as JSON.
 
-use std::io::{self, Write};
+use std::io;
 
 use jiff::tz::TimeZone;
 use muster_api::client::log_bytes;
@@ -9,7 +9,7 @@ use muster_api::view::{LogChunk, LogStream};
 
 use crate::error::Error;
 use crate::label::Labeller;
-use crate::terminal::{self, Colour};
+use crate::terminal::{self, Colour, OutputFilter};
 
 /// Told apart on light and dark backgrounds; red is left for errors.
 const LABEL_COLOURS: [Colour; 5] =
@@ -44,18 +44,20 @@ pub(crate) struct Display {
 /// What is to be written to one of our two outputs.
 struct Sink {
     pending: Vec<u8>,
+    is_stderr: bool,
     colours: bool,
     is_closed: bool,
+    /// For output of another person's task that goes to a terminal.
+    filter: Option<OutputFilter>,
 }
 
 impl Display {
     pub fn new(mode: Mode) -> Self {
-        let sink = |colours| Sink { pending: Vec::new(), colours, is_closed: false };
         Self {
             mode,
             labeller: Labeller::default(),
-            stdout: sink(terminal::stdout_has_colours()),
-            stderr: sink(terminal::stderr_has_colours()),
+            stdout: Sink::new(false, terminal::stdout_has_colours()),
+            stderr: Sink::new(true, terminal::stderr_has_colours()),
             only_stderr: false,
             attempt: 0,
             at_line_start: true,
@@ -74,6 +76,15 @@ impl Display {
         self
     }
 
+    /// The same for output of another person's task: on a terminal, text and colours pass, and everything else is
+    /// shown without being executed. A pipe gets every byte as it is.
+    #[must_use]
+    pub fn of_another(mut self) -> Self {
+        self.stdout.filter = terminal::stdout_is_terminal().then(OutputFilter::default);
+        self.stderr.filter = terminal::stderr_is_terminal().then(OutputFilter::default);
+        self
+    }
+
     /// Shows a piece of output.
     pub fn chunk(&mut self, chunk: &LogChunk) -> Result<(), Error> {
         if self.attempt != chunk.attempt {
@@ -81,8 +92,8 @@ impl Display {
         }
         match self.mode {
             Mode::Json => {
-                let line = serde_json::to_vec(chunk).map_err(|error| Error::encoding("JSON", error))?;
-                self.stdout.pending.extend_from_slice(&line);
+                let line = terminal::json_line(chunk)?;
+                self.stdout.pending.extend_from_slice(line.as_bytes());
                 self.stdout.pending.push(b'\n');
             }
             Mode::Raw | Mode::Labelled(_) | Mode::Timed(_) => {
@@ -101,7 +112,7 @@ impl Display {
     fn add(&mut self, rank: u32, stream: LogStream, bytes: &[u8], at: Timestamp) {
         if matches!(self.mode, Mode::Raw) {
             self.at_line_start = bytes.ends_with(b"\n");
-            self.sink(stream).pending.extend_from_slice(bytes);
+            self.sink(stream).push(bytes);
         }
         self.labelled(|labeller, emit| labeller.push(rank, stream, bytes, at, emit));
     }
@@ -115,6 +126,8 @@ impl Display {
     /// Nothing more comes.
     pub fn finish(&mut self) -> Result<(), Error> {
         self.labelled(|labeller, emit| labeller.finish(emit));
+        self.stdout.finish();
+        self.stderr.finish();
         self.flush()
     }
 
@@ -148,30 +161,56 @@ impl Display {
             }
             if is_timed {
                 let time = terminal::paint(&time(at, &zone), Colour::Dim, sink.colours);
-                sink.pending.extend_from_slice(time.as_bytes());
+                sink.pending.extend_from_slice(terminal::render(&time).as_bytes());
                 sink.pending.push(b' ');
             }
-            sink.pending.extend_from_slice(line);
-            sink.pending.push(b'\n');
+            sink.line(line);
         });
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        let shown = self.stdout.flush(&mut io::stdout().lock());
+        let shown = self.stdout.flush(terminal::flush_display);
         // Nobody can be told that stderr is gone; what it would have said is dropped.
-        let _ = self.stderr.flush(&mut io::stderr().lock());
+        let _ = self.stderr.flush(terminal::flush_display);
         shown.map_err(|error| Error::output(&error))
     }
 }
 
 impl Sink {
+    fn new(is_stderr: bool, colours: bool) -> Self {
+        Self { pending: Vec::new(), is_stderr, colours, is_closed: false, filter: None }
+    }
+
+    /// Takes a piece of a task's output.
+    fn push(&mut self, bytes: &[u8]) {
+        match &mut self.filter {
+            Some(filter) => filter.push(bytes, &mut self.pending),
+            None => self.pending.extend_from_slice(bytes),
+        }
+    }
+
+    /// Takes a whole line of a task's output.
+    fn line(&mut self, line: &[u8]) {
+        match &mut self.filter {
+            Some(filter) => filter.line(line, &mut self.pending),
+            None => self.pending.extend_from_slice(line),
+        }
+        self.pending.push(b'\n');
+    }
+
+    fn finish(&mut self) {
+        if let Some(filter) = &mut self.filter {
+            filter.finish(&mut self.pending);
+        }
+    }
+
     /// Writes what is pending. An output that was closed says so once, and takes everything silently from then on.
-    fn flush(&mut self, output: &mut impl Write) -> io::Result<()> {
+    fn flush(&mut self, write: impl FnOnce(&[u8], bool) -> io::Result<()>) -> io::Result<()> {
         let pending = std::mem::take(&mut self.pending);
         if self.is_closed || pending.is_empty() {
             return Ok(());
         }
-        let written = output.write_all(&pending).and_then(|()| output.flush());
+        let written = write(&pending, self.is_stderr);
         self.is_closed = written.is_err();
         self.pending = pending;
         self.pending.clear();
@@ -193,7 +232,7 @@ pub(crate) fn label(rank: u32, tasks: u32, colours: bool) -> String {
     }
     // The reset ends whatever colour the last line of some task left open.
     let colour = LABEL_COLOURS[rank as usize % LABEL_COLOURS.len()];
-    format!("\x1b[0m{} ", terminal::paint(&text, colour, true))
+    format!("\x1b[0m{} ", terminal::render(&terminal::paint(&text, colour, true)))
 }
 
 #[cfg(test)]
@@ -230,19 +269,12 @@ mod tests {
 
     #[test]
     fn a_closed_output_is_reported_once() {
-        struct Closed;
-        impl Write for Closed {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let mut sink = Sink { pending: b"x".to_vec(), colours: false, is_closed: false };
-        assert!(sink.flush(&mut Closed).is_err());
-        sink.pending.extend_from_slice(b"y");
-        assert!(sink.flush(&mut Closed).is_ok());
+        let closed = |_: &[u8], _| Err(io::ErrorKind::BrokenPipe.into());
+        let mut sink = Sink::new(false, false);
+        sink.push(b"x");
+        assert!(sink.flush(closed).is_err());
+        sink.push(b"y");
+        assert!(sink.flush(closed).is_ok());
         assert!(sink.pending.is_empty());
     }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use muster_api::Problem;
 use muster_api::client::{self, EndpointError, TlsError};
 use muster_api::model::catalogue::Entry;
+use muster_api::model::printable;
 use muster_api::model::spec::FieldError;
 use serde_json::json;
 
@@ -207,19 +208,20 @@ impl Error {
         }
         terminal::to_stderr(&match format {
             Format::Text => self.text(terminal::stderr_has_colours()),
-            Format::Json => format!("{}\n", self.json()),
+            Format::Json => format!("{}\n", printable::json(&self.json().to_string())),
         });
     }
 
     fn text(&self, colours: bool) -> String {
         let title = terminal::paint(&format!("error[{}]:", self.entry.code), Colour::Red, colours);
-        let mut text = format!("{title} {}\n", self.message);
+        let mut text = format!("{title} {}\n", terminal::indented(&self.message));
         for line in &self.details {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "  {line}");
+            let _ = writeln!(text, "  {}", terminal::indented(line));
         }
         if let Some(hint) = self.remedy() {
-            let _ = writeln!(text, "{} {hint}", terminal::paint("hint:", Colour::Cyan, colours));
+            let title = terminal::paint("hint:", Colour::Cyan, colours);
+            let _ = writeln!(text, "{title} {}", terminal::indented(&hint));
         }
         text
     }

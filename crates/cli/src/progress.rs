@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use muster_api::model::printable;
 
 use crate::terminal;
 
@@ -126,7 +127,7 @@ impl Spinner {
             spinner.enable_steady_tick(TURN);
             spinner
         });
-        spinner.set_message(text.to_owned());
+        spinner.set_message(printable::one_line(text));
     }
 
     /// Takes the line away.
@@ -167,7 +168,7 @@ impl Tally {
                 Err(_) => bar,
             }
         });
-        bar.set_message(words.to_owned());
+        bar.set_message(printable::one_line(words));
         bar.set_position(done);
     }
 

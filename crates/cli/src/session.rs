@@ -54,6 +54,12 @@ impl Session {
         self.private.as_ref()
     }
 
+    /// Whether a job of this owner is another person's. A server without accounts knows no persons.
+    pub async fn is_of_another(&self, owner: &str) -> Result<bool, Error> {
+        let me = self.call(async |client| client.whoami().await).await?;
+        Ok(me.accounts && me.user != owner)
+    }
+
     /// Does something that may be repeated, until it is done or the server stays away.
     pub async fn call<T>(
         &self,

@@ -2,6 +2,7 @@
 //!
 //! comfy-table was weighed: it colours cells only together with crossterm, and what is left is these few lines.
 
+use muster_api::model::printable;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::terminal::{self, Colour};
@@ -18,7 +19,8 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub fn coloured(text: impl Into<String>, colour: Option<Colour>) -> Self {
-        Self { text: one_line(text.into()), colour }
+        // Escaped here rather than when it is printed, so that its width is known.
+        Self { text: printable::one_line(&text.into()), colour }
     }
 }
 
@@ -100,15 +102,6 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
     short
 }
 
-/// A cell is one line, and nothing in it moves the cursor.
-fn one_line(text: String) -> String {
-    if text.chars().any(char::is_control) {
-        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-    } else {
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +133,16 @@ mod tests {
     #[test]
     fn colours_do_not_move_columns() {
         let text = table().render(None, true);
-        assert!(text.contains("\x1b[31m训练\x1b[0m    sh -c"), "{text}");
+        let name = terminal::paint("训练", Colour::Red, true);
+        assert!(text.contains(&format!("{name}    sh -c")), "{text}");
+    }
+
+    #[test]
+    fn no_cell_moves_the_cursor_or_begins_a_line() {
+        let mut table = Table::new(&["NAME", "COMMAND"]);
+        table.row(vec!["\x1b]0;x\x07\u{202e}".into(), "a\n\tb\rc".into()]);
+        let text = table.render(None, false);
+        assert_eq!(text.lines().nth(1), Some(r"\x1b]0;x\x07\u{202e}   a  b\rc"));
     }
 
     #[test]

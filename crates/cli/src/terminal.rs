@@ -1,13 +1,22 @@
 //! What we write to: whether a person is looking, how wide it is, whether it has colours, and whether it is still
-//! there. All output of all commands goes through here, so that a closed pipe is never a panic.
+//! there. All output of all commands goes through here, so that a closed pipe is never a panic, and so that no text of
+//! another person reaches a terminal unescaped: whatever a command puts into a text, only its own colours are executed
+//! (`paint`). Exceptions have their own functions, which say why. `crates/testkit/tests/architecture.rs` refuses any
+//! other way to an output.
+
+mod output_filter;
+mod paint;
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
+use muster_api::model::printable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+pub(crate) use self::output_filter::OutputFilter;
+pub(crate) use self::paint::{paint, render};
 use crate::error::Error;
 
 /// The few colours we use, as the terminal's own palette.
@@ -36,17 +45,17 @@ impl Colour {
     }
 }
 
-/// The text in a colour, where colours are wanted.
-pub(crate) fn paint(text: &str, colour: Colour, colours: bool) -> String {
-    if colours { format!("\x1b[{}m{text}\x1b[0m", colour.code()) } else { text.to_owned() }
-}
-
 pub(crate) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
 pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
+}
+
+/// Whether either output is a terminal.
+pub(crate) fn is_watched() -> bool {
+    stdout_is_terminal() || stderr_is_terminal()
 }
 
 /// When there are colours.
@@ -118,39 +127,92 @@ pub(crate) fn stdout_is_closed() -> bool {
     poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// Writes to stdout, all of it now.
-pub(crate) fn to_stdout(text: &[u8]) -> Result<(), Error> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text).and_then(|()| stdout.flush()).map_err(|error| Error::output(&error))
+/// Writes a text for people to stdout, all of it now.
+pub(crate) fn to_stdout(text: &str) -> Result<(), Error> {
+    exact_to_stdout(render(text).as_bytes())
 }
 
-/// Writes to stderr. That it cannot be written is nothing that anyone could be told.
+/// Writes a text for people to stderr. That it cannot be written is nothing that anyone could be told.
 pub(crate) fn to_stderr(text: &str) {
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let _ = io::stderr().lock().write_all(render(text).as_bytes());
 }
 
-/// A line on stdout.
+/// Writes a text to stderr that a library has coloured: colours pass, and nothing else.
+pub(crate) fn coloured_to_stderr(text: &str) {
+    let mut shown = Vec::with_capacity(text.len());
+    OutputFilter::default().line(text.as_bytes(), &mut shown);
+    let _ = io::stderr().lock().write_all(&shown);
+}
+
+/// Writes bytes to stdout that are not ours to change: a file, an archive, a script of our own, or output of the
+/// user's own task.
+pub(crate) fn exact_to_stdout(bytes: &[u8]) -> Result<(), Error> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| Error::output(&error))
+}
+
+/// Writes a text that programs read, too, such as YAML or a diff: exact in a pipe, escaped on a terminal.
+pub(crate) fn document(text: &[u8]) -> Result<(), Error> {
+    if !stdout_is_terminal() {
+        return exact_to_stdout(text);
+    }
+    to_stdout(&String::from_utf8_lossy(text))
+}
+
+/// Writes what is pending to stdout or stderr; a display has decided what of it passes.
+pub(crate) fn flush_display(pending: &[u8], is_stderr: bool) -> io::Result<()> {
+    fn write(output: &mut impl Write, pending: &[u8]) -> io::Result<()> {
+        output.write_all(pending).and_then(|()| output.flush())
+    }
+    if is_stderr {
+        write(&mut io::stderr().lock(), pending)
+    } else {
+        write(&mut io::stdout().lock(), pending)
+    }
+}
+
+/// One line on stdout.
 pub(crate) fn say(text: &str) -> Result<(), Error> {
-    to_stdout(format!("{text}\n").as_bytes())
+    to_stdout(&format!("{}\n", one_line(text)))
 }
 
-/// A line on stderr for the person who watches, which no script should read.
+/// One line on stderr for the person who watches, which no script should read.
 pub(crate) fn remark(text: &str) {
-    to_stderr(&format!("{text}\n"));
+    to_stderr(&format!("{}\n", one_line(text)));
+}
+
+/// A line break of another person's text must not begin a line that looks like ours.
+fn one_line(text: &str) -> String {
+    text.replace('\n', "\\n")
 }
 
 /// Something the user may want to know.
 pub(crate) fn note(text: &str) {
-    to_stderr(&format!("{} {text}\n", paint("note:", Colour::Yellow, stderr_has_colours())));
+    titled("note:", Colour::Yellow, text);
 }
 
 /// What would help.
 pub(crate) fn hint(text: &str) {
-    to_stderr(&format!("{} {text}\n", paint("hint:", Colour::Cyan, stderr_has_colours())));
+    titled("hint:", Colour::Cyan, text);
+}
+
+fn titled(title: &str, colour: Colour, text: &str) {
+    to_stderr(&format!("{} {}\n", paint(title, colour, stderr_has_colours()), indented(text)));
+}
+
+/// The text with its further lines set in, so that none of them looks like a line of ours.
+pub(crate) fn indented(text: &str) -> String {
+    text.replace('\n', "\n  ")
 }
 
 /// A value as JSON on stdout, for people's `jq` as much as for programs.
 pub(crate) fn say_json(value: &impl Serialize) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(value).map_err(|error| Error::encoding("JSON", error))?;
-    say(&json)
+    to_stdout(&format!("{}\n", printable::json(&json)))
+}
+
+/// A value as one line of JSON, whose strings are safe to print.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Error> {
+    let json = serde_json::to_string(value).map_err(|error| Error::encoding("JSON", error))?;
+    Ok(printable::json(&json).into_owned())
 }

@@ -19,6 +19,7 @@ pub mod launch;
 pub mod metrics;
 pub mod node;
 pub mod pool;
+pub mod printable;
 pub mod quantity;
 pub mod quota;
 pub mod ranges;

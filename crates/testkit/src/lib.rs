@@ -4,6 +4,7 @@
 mod account;
 pub mod cgroup;
 mod home;
+mod hostile_server;
 pub mod hosts;
 pub mod http;
 mod keeper;
@@ -15,6 +16,7 @@ mod terminal;
 mod wait;
 
 pub use home::{Finished, Home};
+pub use hostile_server::{HOSTILE, HostileServer, SHOWN};
 pub use hosts::{Account, Host, Hosts, Intruder};
 pub use kube::{Kube, KubeOptions};
 pub use process::{Process, copy_program, executable, is_alive, kill, peak_memory_kb, with_word};

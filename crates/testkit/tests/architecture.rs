@@ -184,6 +184,51 @@ fn source_files_have_a_header_and_a_bounded_length() {
     assert_none(&faults);
 }
 
+/// Ways to an output of the process.
+const OUTPUTS: &[&str] = &["print!(", "println!(", "eprint!(", "eprintln!(", "io::stdout()", "io::stderr()"];
+
+/// Files of the client that may use them. Everything else prints by `terminal`, which escapes texts of other people.
+const PRINTERS: &[&str] = &[
+    "terminal.rs",
+    // Interactive: a command in a task gets the user's own terminal, and its size.
+    "remote.rs",
+    "remote/stdio.rs",
+    "command/session/attach.rs",
+    // Bytes between `ssh` and a task.
+    "command/ssh_proxy.rs",
+];
+
+/// Lines of a source file that write to an output.
+fn printing_lines(text: &str) -> Vec<usize> {
+    let writes = |line: &str| OUTPUTS.iter().any(|output| line.contains(output));
+    let numbered =
+        text.lines().enumerate().filter(|(_, line)| writes(line) && !line.trim_start().starts_with("//"));
+    numbered.map(|(at, _)| at + 1).collect()
+}
+
+#[test]
+fn the_client_prints_through_one_module() {
+    let root = workspace_root().join("crates/cli/src");
+    let mut found = Vec::new();
+    sources(&root, &mut found);
+    let mut faults = Vec::new();
+    for path in found {
+        let name = path.strip_prefix(&root).expect("it is below the root").display().to_string();
+        if PRINTERS.contains(&name.as_str()) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file is UTF-8");
+        let lines = printing_lines(&text);
+        faults.extend(
+            lines.iter().map(|line| format!("crates/cli/src/{name}:{line}: print by `crate::terminal`")),
+        );
+    }
+    assert_none(&faults);
+    for printer in PRINTERS {
+        assert!(root.join(printer).exists(), "{printer} may print, and does not exist");
+    }
+}
+
 /// The check itself, on made-up workspaces.
 mod the_check {
     use super::*;
@@ -246,6 +291,12 @@ mod the_check {
                 "there is a rule for crates/app, and no such crate",
             ]
         );
+    }
+
+    #[test]
+    fn finds_ways_to_an_output() {
+        let text = "fn f() {\n    println!(\"{name}\");\n    // println!(x)\n    let mut out = io::stdout().lock();\n}\n";
+        assert_eq!(printing_lines(text), [2, 4]);
     }
 
     #[test]

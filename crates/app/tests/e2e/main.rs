@@ -35,6 +35,7 @@ mod node_disk;
 mod peers;
 mod pool;
 mod port_forward;
+mod printing;
 mod queue;
 mod quota;
 mod reload;

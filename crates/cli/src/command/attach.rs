@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::interrupt::Interrupts;
 use crate::moment;
 use crate::session::Session;
+use crate::terminal;
 
 /// Stay with a job that waits or runs, as `muster run` does
 #[derive(Debug, ClapArgs)]
@@ -51,6 +52,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         since: args.since.map(|since| since.to_string()),
         ..LogsQuery::default()
     };
-    let view = View { lines: &[], log, json: args.json, unattended: Unattended::Detach };
+    let is_of_another = terminal::is_watched() && session.is_of_another(&job.summary.owner).await?;
+    let view = View { lines: &[], log, json: args.json, unattended: Unattended::Detach, is_of_another };
     watch(&session, &job, view, interrupts).await
 }

@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     for entry in entries {
         table.row(columns(entry).map(Into::into).into());
     }
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())?;
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))?;
     Ok(ExitCode::SUCCESS)
 }
 

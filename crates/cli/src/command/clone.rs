@@ -157,7 +157,7 @@ async fn preview(
         }))?;
     } else {
         let text = diff::text(old, &preview.spec, code, terminal::stdout_has_colours());
-        terminal::to_stdout(text.as_bytes())?;
+        terminal::to_stdout(&text)?;
         terminal::remark(&format!("{} on {}: {}", preview.name, preview.spec.on, preview.why.summary));
     }
     Ok(ExitCode::SUCCESS)

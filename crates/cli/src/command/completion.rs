@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, command: &Command) -> Result<ExitCode, Error> {
-    terminal::to_stdout(&script(args.shell, command))?;
+    terminal::exact_to_stdout(&script(args.shell, command))?;
     Ok(ExitCode::SUCCESS)
 }
 

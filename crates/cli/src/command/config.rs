@@ -126,7 +126,7 @@ fn list(home: &Home, hooks: &Hooks, json: bool) -> Result<ExitCode, Error> {
         ]);
     }
     let text = table.render(terminal::width(), terminal::stdout_has_colours());
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

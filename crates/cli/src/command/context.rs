@@ -183,7 +183,7 @@ fn list(store: &Store, json: bool) -> Result<(), Error> {
         ]);
     }
     let text = table.render(terminal::width(), terminal::stdout_has_colours());
-    terminal::to_stdout(text.as_bytes())
+    terminal::to_stdout(&text)
 }
 
 /// Enough to tell two of them apart; `show` has the whole.
@@ -208,12 +208,10 @@ fn show(name: &str, context: Option<&Context>, is_current: bool, json: bool) -> 
     }
     let used = if is_current { ", which commands talk to" } else { "" };
     let Some(context) = context else { return terminal::say(&format!("{name}: the private server{used}")) };
-    terminal::say(&format!(
-        "{name}: {}{used}\n  certificate: {}\n  token:       {}",
-        context.url,
-        context.fingerprint.as_deref().unwrap_or("of an authority that this machine knows"),
-        if context.token.is_some() { "yes" } else { "none" },
-    ))
+    let certificate = context.fingerprint.as_deref().unwrap_or("of an authority that this machine knows");
+    terminal::say(&format!("{name}: {}{used}", context.url))?;
+    terminal::say(&format!("  certificate: {certificate}"))?;
+    terminal::say(&format!("  token:       {}", if context.token.is_some() { "yes" } else { "none" }))
 }
 
 /// What holds for the next command, whoever says so.

@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use muster_api::client::build;
 use muster_api::doctor::{Check, Doctor, Health};
 use muster_api::model::Timestamp;
+use muster_api::model::printable;
 use muster_api::view::ServerView;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -69,7 +70,7 @@ pub(crate) async fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&document(&groups, worst))?;
     } else {
-        terminal::to_stdout(text(&groups, terminal::stdout_has_colours()).as_bytes())?;
+        terminal::to_stdout(&text(&groups, terminal::stdout_has_colours()))?;
     }
     Ok(if worst == Some(Health::Broken) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
 }
@@ -184,7 +185,7 @@ fn document(groups: &[Group], worst: Option<Health>) -> Value {
 fn text(groups: &[Group], colours: bool) -> String {
     let mut text = String::new();
     let all = groups.iter().flat_map(|group| &group.checks);
-    let width = all.clone().map(|check| check.name.chars().count()).max().unwrap_or(0);
+    let width = all.clone().map(|check| printable::inline(&check.name).chars().count()).max().unwrap_or(0);
     for group in groups {
         text.push_str(&format!("{}\n", group.name));
         for check in &group.checks {
@@ -194,10 +195,11 @@ fn text(groups: &[Group], colours: bool) -> String {
                 Health::Broken => ("✗", Colour::Red),
             };
             let mark = terminal::paint(mark, colour, colours);
-            text.push_str(&format!("  {mark} {:<width$}  {}\n", check.name, check.detail));
+            let (name, detail) = (printable::inline(&check.name), printable::inline(&check.detail));
+            text.push_str(&format!("  {mark} {name:<width$}  {detail}\n"));
             if let Some(remedy) = &check.remedy {
                 let arrow = terminal::paint("→", Colour::Cyan, colours);
-                text.push_str(&format!("    {:<width$}  {arrow} {remedy}\n", ""));
+                text.push_str(&format!("    {:<width$}  {arrow} {}\n", "", printable::inline(remedy)));
             }
         }
     }
@@ -250,7 +252,7 @@ mod tests {
         1 broken; 1 could be better
         ");
         assert_eq!(document(&groups, Some(Health::Broken))["checks"][2]["group"], "server");
-        assert!(text(&groups, true).contains("\x1b[31m✗\x1b[0m"));
+        assert!(text(&groups, true).contains(&terminal::paint("✗", Colour::Red, true)));
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let text = table(&elements, Timestamp::now()).render(terminal::width(), terminal::stdout_has_colours());
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     if more {
         terminal::note("there are more; `muster elements --all` shows them");
     }

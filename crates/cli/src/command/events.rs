@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use muster_api::client::{self, Client, EventItem, Events};
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_api::model::task::Outputs;
 use muster_api::model::{Ending, Reason, State};
@@ -96,8 +97,7 @@ async fn open(client: &Client, args: &Args, after: Option<u64>) -> Result<Events
 
 fn show(event: &EventView, with_job: bool, json: bool) -> Result<(), Error> {
     if json {
-        let line = serde_json::to_string(event).map_err(|error| Error::encoding("JSON", error))?;
-        return terminal::say(&line);
+        return terminal::say(&terminal::json_line(event)?);
     }
     terminal::say(&line(event, with_job, terminal::stdout_has_colours()))
 }
@@ -112,7 +112,7 @@ fn line(event: &EventView, with_job: bool, colours: bool) -> String {
     let job = event.job.as_ref().map_or("-", |job| job.as_str());
     let job = if with_job { format!("{job:<17}") } else { String::new() };
     let attempt = event.attempt.filter(|number| *number > 0).map_or("-".into(), |number| number.to_string());
-    let kind = format!("{:<KIND_WIDTH$}", event.kind);
+    let kind = format!("{:<KIND_WIDTH$}", printable::inline(&event.kind));
     let kind = match event.kind.parse().ok().and_then(state::colour) {
         Some(colour) => terminal::paint(&kind, colour, colours),
         None if event.kind == "task_ended" && is_failure(&event.body["failure"]) => {
@@ -165,7 +165,7 @@ fn words(event: &EventView) -> String {
     };
     // What a newer server says in words we do not know is shown as it is.
     let text = text.unwrap_or_else(|| if body.is_null() { String::new() } else { body.to_string() });
-    text.replace(char::is_control, " ")
+    printable::one_line(&text)
 }
 
 fn reason(body: &Value) -> Option<String> {
@@ -293,7 +293,7 @@ mod tests {
     fn of_all_jobs_the_job_is_named_and_colours_do_not_move_columns() {
         let event = event("failed", 1, json!({"reason": null}));
         assert!(line(&event, true, false).contains("Z   job_0123456789   1         failed"));
-        assert!(line(&event, true, true).contains("\x1b[31mfailed           \x1b[0m"));
+        assert!(line(&event, true, true).contains(&terminal::paint("failed           ", Colour::Red, true)));
         assert!(heading(true).starts_with("TIME                       JOB "));
     }
 }

@@ -38,6 +38,6 @@ A program may itself end with 2, or with 124 and above: `muster why JOB` tells t
 pub(crate) struct Args {}
 
 pub(crate) fn run(_: &Args) -> Result<ExitCode, Error> {
-    terminal::say(TEXT)?;
+    terminal::to_stdout(&format!("{TEXT}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

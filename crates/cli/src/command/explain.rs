@@ -31,19 +31,23 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.markdown {
-        terminal::to_stdout(catalogue::page().as_bytes())?;
+        terminal::to_stdout(&catalogue::page())?;
         return Ok(ExitCode::SUCCESS);
     }
     let all = catalogue::all();
     match &args.code {
         Some(code) => {
             let found = find(&all, code)?;
-            if args.json { terminal::say_json(found)? } else { terminal::say(&text(found))? }
+            if args.json {
+                terminal::say_json(found)?
+            } else {
+                terminal::to_stdout(&format!("{}\n", text(found)))?
+            }
         }
         None if args.json => terminal::say_json(&all)?,
         None => {
             let table = table(&all).render(terminal::width(), terminal::stdout_has_colours());
-            terminal::to_stdout(table.as_bytes())?;
+            terminal::to_stdout(&table)?;
         }
     }
     Ok(ExitCode::SUCCESS)

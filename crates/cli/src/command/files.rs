@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use muster_api::model::Timestamp;
 use muster_api::model::file::{FileEntry, FileKind};
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_api::view::FilesQuery;
 
@@ -67,7 +68,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let colours = terminal::stdout_has_colours();
-    terminal::to_stdout(table(&list.items, Timestamp::now()).render(terminal::width(), colours).as_bytes())?;
+    terminal::to_stdout(&table(&list.items, Timestamp::now()).render(terminal::width(), colours))?;
     if list.on == "server" {
         terminal::note("the node is away or has made room; these are the outputs that the server keeps");
     }
@@ -107,14 +108,11 @@ fn mode(file: &FileEntry) -> String {
 }
 
 fn name(file: &FileEntry) -> String {
-    // A name with line ends or escapes in it must not draw on the terminal.
-    let clean = |text: &str| -> String {
-        text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-    };
+    let path = printable::inline(&file.path);
     match (&file.kind, &file.target) {
-        (FileKind::Directory, _) => format!("{}/", clean(&file.path)),
-        (_, Some(target)) => format!("{} -> {}", clean(&file.path), clean(target)),
-        _ => clean(&file.path),
+        (FileKind::Directory, _) => format!("{path}/"),
+        (_, Some(target)) => format!("{path} -> {}", printable::inline(target)),
+        _ => path.into_owned(),
     }
 }
 
@@ -132,9 +130,9 @@ mod tests {
             modified_at: Timestamp::UNIX_EPOCH,
             target: None,
         };
-        assert_eq!((mode(&file).as_str(), name(&file).as_str()), ("-rwxr-x--x", "a\u{fffd}b"));
+        assert_eq!((mode(&file).as_str(), name(&file).as_str()), ("-rwxr-x--x", r"a\nb"));
         file.kind = FileKind::Directory;
-        assert_eq!((mode(&file).as_str(), name(&file).as_str()), ("drwxr-x--x", "a\u{fffd}b/"));
+        assert_eq!((mode(&file).as_str(), name(&file).as_str()), ("drwxr-x--x", r"a\nb/"));
     }
 
     #[test]

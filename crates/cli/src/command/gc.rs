@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&report)?;
     } else {
-        terminal::to_stdout(text(&report).as_bytes())?;
+        terminal::to_stdout(&text(&report))?;
     }
     Ok(ExitCode::SUCCESS)
 }

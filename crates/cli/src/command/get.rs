@@ -21,7 +21,7 @@ use super::files::{Which, tidy};
 use crate::error::{Code, Error};
 use crate::progress::Bar;
 use crate::session::Session;
-use crate::terminal;
+use crate::terminal::{self, OutputFilter};
 
 /// Pieces of an archive that may wait for the disk.
 const AHEAD: usize = 8;
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         };
         let download = session.call(async |client| client.file_content(&args.job.job, &query).await).await?;
         if args.output.as_deref() == Some(Path::new("-")) {
-            to_stdout(download, &path).await?;
+            to_stdout(download, &path, is_of_another(&session, &args.job.job).await?).await?;
             continue;
         }
         let target = target(args, &path)?;
@@ -116,14 +116,36 @@ fn target(args: &Args, path: &str) -> Result<PathBuf, Error> {
     }
 }
 
-async fn to_stdout(mut download: Download, path: &str) -> Result<(), Error> {
+/// Whether another person's bytes are about to reach a terminal. A pipe gets every byte as it is.
+async fn is_of_another(session: &Session, job: &str) -> Result<bool, Error> {
+    if !terminal::stdout_is_terminal() {
+        return Ok(false);
+    }
+    let job = session.call(async |client| client.job(job).await).await?;
+    session.is_of_another(&job.summary.owner).await
+}
+
+async fn to_stdout(mut download: Download, path: &str, is_of_another: bool) -> Result<(), Error> {
     if download.is_archive() {
         let name = if path.is_empty() { "the working directory" } else { path };
         let message = format!("{name} is a directory, which cannot be written to standard output");
         return Err(Error::new(Code::NotAFile, message));
     }
+    let mut filter = is_of_another.then(OutputFilter::default);
+    let mut shown = Vec::new();
     while let Some(piece) = download.next().await? {
-        terminal::to_stdout(&piece)?;
+        match &mut filter {
+            None => terminal::exact_to_stdout(&piece)?,
+            Some(filter) => {
+                filter.push(&piece, &mut shown);
+                terminal::exact_to_stdout(&shown)?;
+                shown.clear();
+            }
+        }
+    }
+    if let Some(filter) = &mut filter {
+        filter.finish(&mut shown);
+        terminal::exact_to_stdout(&shown)?;
     }
     Ok(())
 }

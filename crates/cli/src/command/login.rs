@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use muster_api::account::{Login, NewToken, SignUp, WhoAmI};
 use muster_api::client::{self, Client};
+use muster_api::model::printable;
 use serde_json::json;
 
 use crate::contexts::{Context, LOCAL, Store};
@@ -179,7 +180,7 @@ pub(crate) async fn whoami(args: &WhoamiArgs) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&me)?;
     } else {
-        terminal::say(&described(&me))?;
+        terminal::to_stdout(&format!("{}\n", described(&me)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -203,7 +204,7 @@ fn described(me: &WhoAmI) -> String {
     if me.token.is_some() {
         lines.push(format!("  with a token that is good to {}", me.scope.as_str()));
     }
-    lines.join("\n")
+    lines.iter().map(|line| printable::inline(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// Where somebody logs in, and under which name that is kept.

@@ -40,7 +40,8 @@ Examples:
   muster logs digits --output logs/         a file for each task
 
 What the tasks wrote to stdout goes to stdout, and stderr to stderr. \
-Lines of a gang carry the name of their task.")]
+Lines of a gang carry the name of their task. \
+On a terminal, of another person's job only text and colours are passed; other escape sequences are shown as text.")]
 pub(crate) struct Args {
     #[command(flatten)]
     job: OneJob,
@@ -80,6 +81,9 @@ pub(crate) struct Args {
     /// Write to this file; to a directory, a file for each task
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["follow", "tail", "timestamps", "json"])]
     output: Option<PathBuf>,
+    /// Pass escape sequences of another person's job to the terminal
+    #[arg(long, conflicts_with_all = ["output", "json"])]
+    raw: bool,
     /// Print a JSON document for each piece of output
     #[arg(long)]
     json: bool,
@@ -105,7 +109,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         0 | 1 => Mode::Raw,
         tasks => Mode::Labelled(tasks),
     };
-    show(LogFollow::start(&session, job.id.as_str(), query), Display::new(mode)).await?;
+    let mut display = Display::new(mode);
+    if terminal::is_watched() && !args.raw && !args.json && session.is_of_another(&job.owner).await? {
+        display = display.of_another();
+    }
+    show(LogFollow::start(&session, job.id.as_str(), query), display).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 use muster_api::client::Client;
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_api::pool::DrainNode;
 use muster_api::quota::QuotaQuery;
@@ -146,7 +147,7 @@ async fn list(args: &Args) -> Result<ExitCode, Error> {
             texts.push(table.render(width, colours));
         }
         texts.extend(cluster::text(&clusters, width, colours));
-        terminal::to_stdout(texts.join("\n").as_bytes())?;
+        terminal::to_stdout(&texts.join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -171,7 +172,7 @@ async fn clusters(session: &Session, json: bool) -> Result<ExitCode, Error> {
         );
     } else {
         let texts = cluster::text(&clusters, terminal::width(), terminal::stdout_has_colours());
-        terminal::to_stdout(texts.join("\n").as_bytes())?;
+        terminal::to_stdout(&texts.join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -221,7 +222,7 @@ pub(crate) fn reasons(nodes: &[NodeView], colours: bool) -> String {
         Some(format!(
             "{} {}\n",
             terminal::paint(&format!("{} is away:", node.id), Colour::Red, colours),
-            error.message
+            printable::inline(&error.message)
         ))
     };
     nodes.iter().filter_map(line).collect()

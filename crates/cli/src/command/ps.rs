@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     } else {
         table(&jobs, Timestamp::now()).render(terminal::width(), terminal::stdout_has_colours())
     };
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     if more {
         terminal::note("there are more; `muster ps --all` shows them");
     }

@@ -60,7 +60,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let text =
         table(&queue.items, Timestamp::now()).render(terminal::width(), terminal::stdout_has_colours());
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     if queue.waiting > queue.items.len() as u64 {
         terminal::note(&format!("{} of {} jobs that wait", queue.items.len(), queue.waiting));
     }

@@ -148,7 +148,7 @@ async fn show(args: &Args) -> Result<(), Error> {
     }
     let (width, colours) = (terminal::width(), terminal::stdout_has_colours());
     let texts: Vec<String> = tables::all(&view).iter().map(|table| table.render(width, colours)).collect();
-    terminal::to_stdout(texts.join("\n").as_bytes())?;
+    terminal::to_stdout(&texts.join("\n"))?;
     if view.workspaces.is_empty() {
         terminal::hint(&unbounded(&view));
     }

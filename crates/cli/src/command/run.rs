@@ -245,7 +245,7 @@ async fn preview(flags: &Flags, request: &Request, json: bool) -> Result<ExitCod
         return Ok(ExitCode::SUCCESS);
     }
     let yaml = serde_yaml_ng::to_string(&preview.spec).map_err(|error| Error::encoding("YAML", error))?;
-    terminal::to_stdout(yaml.as_bytes())?;
+    terminal::document(yaml.as_bytes())?;
     if let Some(workdir) = request.code() {
         snapshot::preview(&workdir.path, &session).await?;
     }

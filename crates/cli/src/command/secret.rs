@@ -126,7 +126,7 @@ async fn list(session: &Session, of: &Of) -> Result<(), Error> {
         ];
         table.row(row.map(Into::into).into());
     }
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
 /// The workspace that a job would be of that names none.

@@ -132,7 +132,7 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
         Action::Reload(args) => crate::entry::block_on(reload::run(&args)),
         Action::Openapi { .. } => {
             let document = (hooks.openapi)();
-            terminal::say(document.trim_end())?;
+            terminal::to_stdout(&format!("{}\n", document.trim_end()))?;
             Ok(ExitCode::SUCCESS)
         }
         Action::Run(args) => {
@@ -235,10 +235,10 @@ fn show(server: &ServerView, json: bool) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let jobs = if server.unfinished_jobs == 1 { "job" } else { "jobs" };
-    terminal::say(&format!(
-        "running: process {}, version {}, since {:.0}\n  data:   {}\n  jobs:   {} unfinished {jobs}",
-        server.pid, server.version, server.started_at, server.home, server.unfinished_jobs
-    ))?;
+    let (pid, version, since) = (server.pid, &server.version, server.started_at);
+    terminal::say(&format!("running: process {pid}, version {version}, since {since:.0}"))?;
+    terminal::say(&format!("  data:   {}", server.home))?;
+    terminal::say(&format!("  jobs:   {} unfinished {jobs}", server.unfinished_jobs))?;
     if let Some(fingerprint) = &server.fingerprint {
         terminal::say(&format!("  TLS:    {fingerprint}"))?;
     }

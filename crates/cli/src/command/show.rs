@@ -55,7 +55,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         if let Some(failed) = elements::first_failed(&session, &job, now).await? {
             text.push_str(&format!("\nfailed elements:\n{}", failed.render(terminal::width(), colours)));
         }
-        terminal::to_stdout(text.as_bytes())?;
+        terminal::to_stdout(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -73,7 +73,7 @@ async fn diff(session: &Session, selector: &str) -> Result<ExitCode, Error> {
         }
         Some(_) => {
             let text = session.call(async |client| client.diff(id.as_str()).await).await?;
-            terminal::to_stdout(&text)?;
+            terminal::document(&text)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -114,7 +114,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         terminal::say_json(&all)?;
     } else {
         let table = table(&played).render(terminal::width(), terminal::stdout_has_colours());
-        terminal::to_stdout(table.as_bytes())?;
+        terminal::to_stdout(&table)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         if args.json {
             return report(args, &users, &own, &text, "");
         }
-        terminal::to_stdout(text.as_bytes())?;
+        terminal::document(text.as_bytes())?;
         if terminal::stdout_is_terminal() {
             terminal::hint("--install puts it where ssh finds it");
         }

@@ -156,7 +156,7 @@ async fn list(session: &Session, user: &str, json: bool) -> Result<(), Error> {
         ];
         table.row(row.map(Into::into).into());
     }
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
 /// The secret alone on stdout, so that it can be taken into a variable.

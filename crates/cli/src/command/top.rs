@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         terminal::say_json(&picture)?;
     } else if args.once || !terminal::stdout_is_terminal() {
         let text = panel::text(&picture, terminal::width(), terminal::stdout_has_colours());
-        terminal::to_stdout(text.as_bytes())?;
+        terminal::to_stdout(&text)?;
     } else {
         watch(&session, picture).await?;
     }

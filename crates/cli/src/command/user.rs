@@ -177,7 +177,7 @@ async fn list(session: &Session, json: bool) -> Result<(), Error> {
         let row = [user.name.clone(), state.into(), admin.into(), places(&user.workspaces), since];
         table.row(row.map(Into::into).into());
     }
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
 async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {

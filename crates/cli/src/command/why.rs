@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use muster_api::model::Timestamp;
+use muster_api::model::printable;
 use muster_api::view::Why;
 
 use super::OneJob;
@@ -34,13 +35,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&why)?;
     } else {
-        terminal::to_stdout(text(&why, Timestamp::now(), terminal::stdout_has_colours()).as_bytes())?;
+        terminal::to_stdout(&text(&why, Timestamp::now(), terminal::stdout_has_colours()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn text(why: &Why, now: Timestamp, colours: bool) -> String {
-    let mut text = format!("{}\n", why.summary);
+    let mut text = format!("{}\n", printable::inline(&why.summary));
     let after = why.starts_after.as_ref().map(|job| format!(", when {job} ends")).unwrap_or_default();
     let expected = why.starts_at.map(|at| match at > now {
         true => format!("in {} ({at:.0}){after}", age(now, at)),
@@ -57,6 +58,7 @@ fn text(why: &Why, now: Timestamp, colours: bool) -> String {
         [("expected:", expected.as_deref()), ("hint:", why.help.as_deref()), ("code:", Some(&*why.code))];
     for (name, value) in first.into_iter().chain(options).chain(last) {
         if let Some(value) = value {
+            let value = printable::inline(value);
             text.push_str(&format!("  {} {value}\n", terminal::paint(name, Colour::Dim, colours)));
         }
     }

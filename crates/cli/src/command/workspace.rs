@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use muster_api::account::{CreateWorkspace, PutMember, WorkspaceSettings, WorkspaceView};
 use muster_api::model::account::Role;
+use muster_api::model::printable;
 use serde_json::json;
 
 use crate::error::Error;
@@ -224,7 +225,7 @@ async fn list(session: &Session, json: bool) -> Result<(), Error> {
         ];
         table.row(row.map(Into::into).into());
     }
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
 fn longest(one: &WorkspaceView) -> String {
@@ -233,10 +234,11 @@ fn longest(one: &WorkspaceView) -> String {
 
 fn described(one: &WorkspaceView) -> String {
     let priority = one.priority.map_or("the usual".into(), |priority| priority.to_string());
-    let mut text = format!("{}\n  priority      {priority}\n  max run time  {}\n", one.name, longest(one));
+    let name = printable::inline(&one.name);
+    let mut text = format!("{name}\n  priority      {priority}\n  max run time  {}\n", longest(one));
     for member in &one.members {
         let role = member.role.map_or("has asked", |role| role.as_str());
-        text.push_str(&format!("  {role:<12}  {}\n", member.user));
+        text.push_str(&format!("  {role:<12}  {}\n", printable::inline(&member.user)));
     }
     text
 }

@@ -21,7 +21,7 @@ pub(crate) fn report(error: &clap::Error, format: Format) {
                 rendered.to_string()
             };
             let title = format!("error[{}]:", Code::Usage.entry().code);
-            terminal::to_stderr(&text.replacen("error:", &title, 1));
+            terminal::coloured_to_stderr(&text.replacen("error:", &title, 1));
         }
     }
 }

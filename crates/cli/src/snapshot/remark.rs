@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_bundle::listing::shown;
 use muster_bundle::pack::Found;
@@ -43,7 +44,7 @@ fn about_size(found: &[Found], total: u64) -> String {
     let width = sizes.iter().map(String::len).max().unwrap_or(0);
     let mut text = format!("the code directory has {}; its largest files:", format_bytes(total));
     for ((_, path), size) in files.iter().zip(&sizes) {
-        text.push_str(&format!("\n  {size:>width$}  {}", readable(path)));
+        text.push_str(&format!("\n{size:>width$}  {}", readable(path)));
     }
     text
 }
@@ -51,7 +52,7 @@ fn about_size(found: &[Found], total: u64) -> String {
 /// A name with its letters, and with control characters and broken bytes made visible.
 fn readable(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        Ok(text) if text.chars().all(printable::is_printable) => text.to_owned(),
         _ => shown(path),
     }
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use muster_api::model::printable;
 use muster_api::model::spec::{Batch, Command, FieldCode, FieldError, JobSpec, Target};
 use muster_api::model::{CommandOn, Face, Framework};
 use muster_api::view::LaunchView;
@@ -127,7 +128,7 @@ pub(crate) fn command(spec: &JobSpec, launch: &LaunchView) -> String {
     } else {
         Command::Argv(launch.argv.clone()).to_string()
     };
-    shown.replace(char::is_control, " ")
+    printable::one_line(&shown)
 }
 
 /// Fills in what the job does not say and its command and code do.

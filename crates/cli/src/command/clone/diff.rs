@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_api::model::JobSpec;
+use muster_api::model::printable;
 use muster_api::model::quantity::{format_bytes, format_duration, parse_duration};
 use muster_api::view::JobDetail;
 use serde::Serialize;
@@ -94,8 +95,8 @@ fn shown(field: &str, value: &Value) -> String {
         Value::String(text) if SPANS.contains(&field) => {
             parse_duration(text).map_or_else(|_| text.clone(), format_duration)
         }
-        // Nothing in it may move the cursor.
-        Value::String(text) if !text.is_empty() && !text.contains(char::is_control) => text.clone(),
+        // Each change is one line.
+        Value::String(text) if !text.is_empty() && text.chars().all(printable::is_printable) => text.clone(),
         Value::Number(number) if SIZES.contains(&field) => {
             number.as_u64().map_or_else(|| number.to_string(), format_bytes)
         }
@@ -105,10 +106,7 @@ fn shown(field: &str, value: &Value) -> String {
         }
         Value::Array(_) if field == "command" => {
             let command = serde_json::from_value::<muster_api::model::spec::Command>(value.clone());
-            command.map_or_else(
-                |_| value.to_string(),
-                |command| command.to_string().replace(char::is_control, " "),
-            )
+            command.map_or_else(|_| value.to_string(), |command| printable::one_line(&command.to_string()))
         }
         other => other.to_string(),
     }
@@ -151,7 +149,11 @@ mod tests {
           timeout:          - -> 2h
           code:             - -> bundle_1
         "#);
-        assert!(text(&job(&old), &new, None, true).contains("\x1b[31m2\x1b[0m -> \x1b[32m4\x1b[0m"));
+        assert!(text(&job(&old), &new, None, true).contains(&format!(
+            "{} -> {}",
+            terminal::paint("2", Colour::Red, true),
+            terminal::paint("4", Colour::Green, true)
+        )));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_bundle::copy::Watch;
 use serde_json::json;
@@ -161,7 +162,7 @@ impl Watch for Tally {
         if told.len() < TOLD {
             let path = if path.is_empty() { ".".to_owned() } else { readable(path) };
             let reason = if reason.is_empty() { "it could not be written" } else { reason };
-            told.push(format!("{path}: {reason}"));
+            told.push(format!("{path}: {}", printable::inline(reason)));
         }
     }
 
@@ -170,8 +171,7 @@ impl Watch for Tally {
     }
 }
 
-/// A name as it is, save what would move a terminal's cursor.
+/// A name on one line.
 fn readable(path: &[u8]) -> String {
-    let text = String::from_utf8_lossy(path);
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    printable::inline(&String::from_utf8_lossy(path)).into_owned()
 }

@@ -44,7 +44,7 @@ pub(super) fn show(rows: &[Row], json: bool) -> Result<(), Error> {
         return terminal::say_json(&rows);
     }
     let table = table(rows, Timestamp::now());
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
 fn table(rows: &[Row], now: Timestamp) -> Table {

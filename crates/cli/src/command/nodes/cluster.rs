@@ -1,6 +1,7 @@
 //! The machines of other people's schedulers, for each place that a job can name.
 
 use muster_api::cluster::{ClusterNode, ClusterView};
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 
 use super::cpus;
@@ -12,15 +13,27 @@ pub(super) fn text(clusters: &[ClusterView], width: Option<usize>, colours: bool
     let mut texts = Vec::new();
     for cluster in clusters {
         if let Some(error) = &cluster.error {
-            let away = terminal::paint(&format!("{} does not answer:", cluster.engine), Colour::Red, colours);
-            texts.push(format!("{away} {error}\n"));
+            let away = terminal::paint(
+                &format!("{} does not answer:", printable::inline(&cluster.engine)),
+                Colour::Red,
+                colours,
+            );
+            texts.push(format!("{away} {}\n", printable::inline(error)));
         }
         for hidden in &cluster.hidden {
-            let name = terminal::paint(&format!("{} is not shown:", hidden.on), Colour::Red, colours);
-            texts.push(format!("{name} {}\n", hidden.why));
+            let name = terminal::paint(
+                &format!("{} is not shown:", printable::inline(&hidden.on)),
+                Colour::Red,
+                colours,
+            );
+            texts.push(format!("{name} {}\n", printable::inline(&hidden.why)));
         }
         for (places, here) in groups(cluster) {
-            texts.push(format!("{}:\n{}", heading(&places, &here), table(&here).render(width, colours)));
+            texts.push(format!(
+                "{}:\n{}",
+                printable::inline(&heading(&places, &here)),
+                table(&here).render(width, colours)
+            ));
         }
     }
     texts

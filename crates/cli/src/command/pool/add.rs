@@ -142,7 +142,7 @@ fn report(pool: &PoolView, args: &Args) -> Result<ExitCode, Error> {
     } else {
         let table = list::table(std::slice::from_ref(pool));
         let text = table.render(terminal::width(), terminal::stdout_has_colours());
-        terminal::to_stdout(text.as_bytes())?;
+        terminal::to_stdout(&text)?;
     }
     let failed: Vec<String> =
         pool.hosts.iter().filter(|host| !host.node.connected).filter_map(failure).collect();

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_api::pool::{PoolView, ShowPool};
 
@@ -51,10 +52,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         remarks.extend(pool.configured.then(|| "from config.toml".to_owned()));
         remarks.extend(pool.shared.as_ref().map(|shared| format!("all hosts share {shared}")));
         if !remarks.is_empty() {
-            text.push_str(&format!("{}: {}\n", pool.name, remarks.join("; ")));
+            let line = format!("{}: {}", pool.name, remarks.join("; "));
+            text.push_str(&format!("{}\n", printable::inline(&line)));
         }
     }
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -35,6 +35,8 @@ pub(in crate::command) struct View<'a> {
     pub log: LogsQuery,
     pub json: bool,
     pub unattended: Unattended,
+    /// Its owner is another person: only text and colours of its output reach a terminal.
+    pub is_of_another: bool,
 }
 
 impl<'a> View<'a> {
@@ -42,7 +44,7 @@ impl<'a> View<'a> {
     pub fn of_new(lines: &'a [String], json: bool) -> Self {
         // From the first attempt on, also when that is over before anyone looks.
         let log = LogsQuery { follow: true, cursor: Some("1@".into()), ..LogsQuery::default() };
-        Self { lines, log, json, unattended: Unattended::Stop }
+        Self { lines, log, json, unattended: Unattended::Stop, is_of_another: false }
     }
 }
 
@@ -65,7 +67,7 @@ pub(in crate::command) async fn watch(
     let json = view.json;
     terminal::remark(&headline(job));
     view.lines.iter().for_each(|line| terminal::remark(line));
-    let mut watch = Watch::new(session, job, json, view.unattended);
+    let mut watch = Watch::new(session, job, &view);
     if job.spec.array.is_some() {
         return array::watch(watch, interrupts, json).await;
     }
@@ -100,15 +102,17 @@ pub(super) struct Watch<'a> {
     /// How often the user has asked for its end.
     stops: u32,
     unattended: Unattended,
+    is_of_another: bool,
     /// Devices that it was not given were mentioned, or there are none.
     has_remarked: bool,
 }
 
 impl<'a> Watch<'a> {
-    fn new(session: &'a Arc<Session>, job: &'a JobDetail, json: bool, unattended: Unattended) -> Self {
+    fn new(session: &'a Arc<Session>, job: &'a JobDetail, view: &View) -> Self {
         let mode = if job.summary.nodes > 1 { Mode::Labelled(job.summary.nodes) } else { Mode::Raw };
         let display = Display::new(mode);
-        let display = if json { display.on_stderr() } else { display };
+        let display = if view.json { display.on_stderr() } else { display };
+        let display = if view.is_of_another { display.of_another() } else { display };
         Self {
             session,
             job,
@@ -117,7 +121,8 @@ impl<'a> Watch<'a> {
             has_started: false,
             told: None,
             stops: 0,
-            unattended,
+            unattended: view.unattended,
+            is_of_another: view.is_of_another,
             has_remarked: false,
         }
     }
@@ -247,7 +252,7 @@ impl<'a> Watch<'a> {
         } else {
             None
         };
-        summary::show(self.session, end, detail.as_ref()).await;
+        summary::show(self.session, end, detail.as_ref(), self.is_of_another).await;
         if let Some(detail) = detail.filter(|_| json) {
             terminal::say_json(&detail)?;
         }

@@ -19,11 +19,16 @@ use crate::terminal::{self, Colour};
 const LAST_LINES: u32 = 20;
 
 /// Says how a job ended. The details are there if it failed.
-pub(super) async fn show(session: &Arc<Session>, end: &StreamEnd, detail: Option<&JobDetail>) {
+pub(super) async fn show(
+    session: &Arc<Session>,
+    end: &StreamEnd,
+    detail: Option<&JobDetail>,
+    is_of_another: bool,
+) {
     let job = &end.job;
     match job.state {
         State::Succeeded => terminal::remark(&format!("{} succeeded{}", job.id, after(end))),
-        State::Failed => show_failure(session, end, detail).await,
+        State::Failed => show_failure(session, end, detail, is_of_another).await,
         State::Queued
         | State::Starting
         | State::Running
@@ -39,7 +44,12 @@ fn after(end: &StreamEnd) -> String {
     if time.is_empty() { time } else { format!(" after {time}") }
 }
 
-async fn show_failure(session: &Arc<Session>, end: &StreamEnd, detail: Option<&JobDetail>) {
+async fn show_failure(
+    session: &Arc<Session>,
+    end: &StreamEnd,
+    detail: Option<&JobDetail>,
+    is_of_another: bool,
+) {
     let code = end.job.reason.as_ref().map(|reason| format!("[{}]", reason.code())).unwrap_or_default();
     let mark = terminal::paint(&format!("error{code}:"), Colour::Red, terminal::stderr_has_colours());
     terminal::remark(&format!("{mark} {}", cause(end)));
@@ -47,7 +57,7 @@ async fn show_failure(session: &Arc<Session>, end: &StreamEnd, detail: Option<&J
     if let Some(rank) = gang_rank {
         terminal::remark(&format!("the last lines of task{rank}:"));
         // Its lines were shown before; that they cannot be shown again changes nothing.
-        let _ = show_last_lines(session, end, rank).await;
+        let _ = show_last_lines(session, end, rank, is_of_another).await;
     }
     if let Some(others) = gang_rank.and(detail).and_then(others) {
         terminal::remark(&others);
@@ -83,10 +93,18 @@ fn others(job: &JobDetail) -> Option<String> {
     }
 }
 
-async fn show_last_lines(session: &Arc<Session>, end: &StreamEnd, rank: u32) -> Result<(), Error> {
+async fn show_last_lines(
+    session: &Arc<Session>,
+    end: &StreamEnd,
+    rank: u32,
+    is_of_another: bool,
+) -> Result<(), Error> {
     let query = LogsQuery { task: Some(rank), tail: Some(LAST_LINES), ..LogsQuery::default() };
     let mut log = LogFollow::start(session, end.job.id.as_str(), query);
     let mut display = Display::new(Mode::Labelled(end.job.nodes)).on_stderr();
+    if is_of_another {
+        display = display.of_another();
+    }
     while let LogItem::Chunk(chunk) = log.next().await? {
         display.chunk(&chunk)?;
     }

@@ -48,7 +48,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let download = session.call(async |client| client.back_up().await).await?;
     if is_stdout {
-        receive(download, terminal::to_stdout).await?;
+        receive(download, terminal::exact_to_stdout).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let bytes = save(download, &target, args.force).await?;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::model::printable;
 use muster_api::view::ServerReload;
 
 use crate::error::Error;
@@ -30,7 +31,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.json {
         terminal::say_json(&report)?;
     } else {
-        terminal::to_stdout(text(&report).as_bytes())?;
+        terminal::to_stdout(&text(&report))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -38,7 +39,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 fn text(report: &ServerReload) -> String {
     let line = |what: &str, keys: &[String]| match keys {
         [] => String::new(),
-        keys => format!("{what}: {}\n", keys.join(", ")),
+        keys => format!("{what}: {}\n", printable::inline(&keys.join(", "))),
     };
     match (report.changed.is_empty(), report.needs_restart.is_empty()) {
         (true, true) => "nothing has changed\n".into(),

@@ -64,7 +64,8 @@ pub(crate) async fn attach(which: &Which) -> Result<ExitCode, Error> {
     let raw = Raw::enter()?;
     let ended = converse(line, leave).await;
     drop(raw);
-    terminal::remark(&format!("\r\nleft session {} of {}", which.name, which.target));
+    terminal::to_stderr("\n");
+    terminal::remark(&format!("left session {} of {}", which.name, which.target));
     ended.map_err(|error| Error::io(Code::ConnectionLost, "carry the terminal", &error))?;
     Ok(ExitCode::SUCCESS)
 }

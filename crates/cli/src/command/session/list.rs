@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use muster_api::model::Timestamp;
+use muster_api::model::printable;
 use muster_api::model::session::{Session as View, SessionCommand, SessionName};
 use muster_api::view::SessionsQuery;
 
@@ -54,7 +55,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             sessions(&list.items, Timestamp::now())
         }
     };
-    terminal::to_stdout(table.render(terminal::width(), terminal::stdout_has_colours()).as_bytes())?;
+    terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,6 +92,6 @@ fn commands(commands: &[SessionCommand], now: Timestamp) -> Table {
 /// A command's text in one line that draws nothing on the terminal.
 pub(super) fn first_line(text: &str) -> String {
     let mut lines = text.lines();
-    let first: String = lines.next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    let first = printable::one_line(lines.next().unwrap_or_default());
     if lines.next().is_some() { format!("{first} …") } else { first }
 }

@@ -201,7 +201,7 @@ impl<'a> Follow<'a> {
         match stream.next().await.map_err(Trouble::Server)? {
             Some(piece) => {
                 self.offset += piece.len() as u64;
-                terminal::to_stdout(&piece).map_err(Trouble::Own)?;
+                terminal::exact_to_stdout(&piece).map_err(Trouble::Own)?;
                 Ok(true)
             }
             None => {

@@ -1,5 +1,6 @@
 //! The parts of the screen as lines and columns, before anybody draws them.
 
+use muster_api::model::printable;
 use muster_api::model::quantity::format_bytes;
 use muster_api::view::NodeView;
 
@@ -36,6 +37,14 @@ impl Row {
 }
 
 impl Panel {
+    /// Every cell on one line, and nothing in it that a terminal would execute.
+    fn escaped(mut self) -> Self {
+        for cell in self.rows.iter_mut().flat_map(|row| &mut row.cells) {
+            *cell = printable::one_line(cell);
+        }
+        self
+    }
+
     /// Only what has a text in it, in whatever case.
     pub fn filter(&mut self, text: &str) {
         let text = text.to_lowercase();
@@ -61,7 +70,7 @@ impl Panel {
 
 /// All of them.
 pub(super) fn of(picture: &Picture) -> [Panel; ALL] {
-    [of_nodes(picture), of_queue(picture), of_jobs(picture), of_quota(picture)]
+    [of_nodes(picture), of_queue(picture), of_jobs(picture), of_quota(picture)].map(Panel::escaped)
 }
 
 /// The same as text.

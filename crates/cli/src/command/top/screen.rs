@@ -1,6 +1,7 @@
 //! The screen: what is looked at, and how it is drawn. Knows no server and no terminal.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use muster_api::model::printable;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -144,7 +145,7 @@ impl Screen {
 
     fn header(&self, picture: &Picture) -> Line<'static> {
         match &picture.trouble {
-            Some(trouble) => Line::styled(trouble.clone(), Style::new().fg(Color::Red)),
+            Some(trouble) => Line::styled(printable::one_line(trouble), Style::new().fg(Color::Red)),
             None => {
                 let names = ["Nodes", "Queue", "Jobs", "Quota"];
                 let name = |(at, name): (usize, &&str)| {

@@ -153,7 +153,7 @@ pub(super) async fn run(generation: Generation, args: &Args) -> Result<ExitCode,
     };
     let rows = machine::rows(session, std::slice::from_ref(&job)).await?;
     let text = list::text(generation, &job.on, &rows, false, Timestamp::now());
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     Ok(code)
 }
 

@@ -1,5 +1,6 @@
 //! Tables as the other tool draws them: columns between bars, a ruler after every row.
 
+use muster_api::model::printable;
 use unicode_width::UnicodeWidthStr;
 
 /// A column: its heading, its least width, and whether it is pushed to the right.
@@ -11,6 +12,9 @@ pub(super) struct Column {
 
 /// The whole table. The last column is not filled up, as nothing follows it.
 pub(super) fn draw(columns: &[Column], rows: &[Vec<String>]) -> String {
+    // Escaped before they are measured.
+    let escape = |row: &Vec<String>| row.iter().map(|cell| printable::one_line(cell)).collect();
+    let rows: &Vec<Vec<String>> = &rows.iter().map(escape).collect();
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width());
         cells.max().unwrap_or(0).max(columns[at].least).max(columns[at].heading.width())

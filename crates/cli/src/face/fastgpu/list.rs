@@ -38,7 +38,7 @@ pub(super) async fn run(generation: Generation, args: &Args) -> Result<ExitCode,
         _ => source::place(&session).await.map_or_else(|_| "local".to_owned(), |place| place.on),
     };
     let text = text(generation, &region, &rows, args.all, Timestamp::now());
-    terminal::to_stdout(text.as_bytes())?;
+    terminal::to_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn gpus() -> Result<ExitCode, Error> {
         column("CPUs", 4, true),
         column("State", 5, false),
     ];
-    terminal::to_stdout(draw(&columns, &rows).as_bytes())?;
+    terminal::to_stdout(&draw(&columns, &rows))?;
     Ok(ExitCode::SUCCESS)
 }
 
