@@ -37,7 +37,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         // The agent outlives the terminal and the server that started it. It fails only if it leads a session already.
         let _ = rustix::process::setsid();
     }
-    crate::log_to_stderr();
+    crate::log::start();
     crate::raise_open_files();
     let options = match (gang, pod) {
         (Some(dir), _) => gang::options(Path::new(&dir), &words),

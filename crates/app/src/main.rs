@@ -6,6 +6,7 @@ mod gang;
 mod inside;
 mod k8s;
 mod keep;
+mod log;
 mod pod;
 mod pool;
 mod reload;
@@ -60,17 +61,6 @@ fn main() -> ExitCode {
             muster_cli::main(std::env::args_os(), &hooks)
         }
     }
-}
-
-/// Structured logs on standard error; `MUSTER_LOG` chooses how much.
-fn log_to_stderr() {
-    use tracing_subscriber::EnvFilter;
-    let filter =
-        EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
-    // On a full disk a line is lost, and nothing else: a complaint about it on standard error, which is that same disk,
-    // would be a panic.
-    log.log_internal_errors(false).init();
 }
 
 /// Every task costs the agent, and every connection the server, a few open files; the usual limit of 1,024 is less than

@@ -31,7 +31,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
         detach();
     }
     let key = take_secrets_key();
-    crate::log_to_stderr();
+    crate::log::start();
     crate::raise_open_files();
     muster_server::share_heap();
     match serve(options, key) {
