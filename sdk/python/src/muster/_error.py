@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._printable import block
+
 if TYPE_CHECKING:
     from ._job import Job
 
@@ -26,7 +28,8 @@ class Error(RuntimeError):
 
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"
-        return f"{text}\nhint: {self.hint}" if self.hint else text
+        # It holds names and reasons of other people, and whoever catches it prints it.
+        return block(f"{text}\nhint: {self.hint}" if self.hint else text)
 
 
 class Unreachable(Error):

@@ -17,6 +17,7 @@ import httpx
 from . import _binary
 from ._error import CommandFailed, JobFailed, Timeout
 from ._logs import Line, lines
+from ._printable import inline, output
 from ._session import Session, Words
 from ._show import ago, columns, table
 
@@ -125,7 +126,7 @@ class Task:
         return now
 
     def __repr__(self) -> str:
-        return f"Task({self.name}, {self.phase} on {self.node})"
+        return inline(f"Task({self.name}, {self.phase} on {self.node})")
 
 
 class Job:
@@ -257,10 +258,20 @@ class Job:
         return self._transport.send("GET", f"{self._path}/logs/download", params={"task": task}).text
 
     def follow(self) -> None:
-        """Prints its output until it is over, with the task's name before each line of a gang."""
+        """Prints its output until it is over, with the task's name before each line of a gang.
+
+        On a terminal, of another person's job only text and colours are passed.
+        """
+        is_filtered = (sys.stdout.isatty() or sys.stderr.isatty()) and self._is_of_another()
         for line in self.logs(follow=True):
             label = f"task{line.task} | " if self.nodes > 1 else ""
-            print(f"{label}{line}", file=sys.stderr if line.stream == "stderr" else sys.stdout, flush=True)
+            stream = sys.stderr if line.stream == "stderr" else sys.stdout
+            text = output(line) if is_filtered and stream.isatty() else line
+            print(f"{label}{text}", file=stream, flush=True)
+
+    def _is_of_another(self) -> bool:
+        me: _wire.WhoAmI = self._transport.get("/whoami")
+        return me["accounts"] and me["user"] != self._look()["owner"]
 
     def exec(self, command: Words, *, task: int = 0, check: bool = True, stdin: str | bytes | None = None) -> Completed:
         """Runs a command in one of its tasks; see `Task.exec`."""
@@ -337,7 +348,7 @@ class Job:
         size = f", {self.nodes} tasks" if self.nodes > 1 else ""
         said = self._look()
         why = f": {message}" if (message := said.get("message")) else ""
-        return f"Job({self.id}, {self.name!r}{size}, {said['state']}{why})"
+        return inline(f"Job({self.id}, {self.name!r}{size}, {said['state']}{why})")
 
     def _repr_html_(self) -> str:
         said = self._look()

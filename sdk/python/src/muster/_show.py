@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
+from ._printable import inline
+
 _COLOURS = {
     "succeeded": "#1a7f37",
     "running": "#0969da",
@@ -34,7 +36,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The same for a terminal."""
     lines = [
         [word.upper() for word in head],
-        *[["-" if value is None else str(value) for value in row] for row in rows],
+        *[["-" if value is None else inline(str(value)) for value in row] for row in rows],
     ]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join("   ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines)

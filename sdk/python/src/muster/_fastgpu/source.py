@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from .. import _binary
 from .._error import Conflict, Error
 from .._job import Job as MusterJob
+from .._printable import inline
 from .generation import Generation
 from .settings import SETTINGS
 
@@ -120,7 +121,7 @@ def wake(job: MusterJob, rank: int | None = None) -> None:
     for task in stopped:
         now = task.wait_for("running", "ended")
         if now.phase != "running":
-            raise RuntimeError(f"task{task.rank}.{job.name} did not start: {now.message}")
+            raise RuntimeError(inline(f"task{task.rank}.{job.name} did not start: {now.message}"))
 
 
 def wait(job: MusterJob) -> None:
@@ -129,5 +130,5 @@ def wait(job: MusterJob) -> None:
         job.wait_until_running(timeout=QUIET_SECONDS)
     except TimeoutError:
         why = job.why()
-        print(f"waiting for {job.name}: {why['summary']}", flush=True)
+        print(inline(f"waiting for {job.name}: {why['summary']}"), flush=True)
         job.wait_until_running()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._error import Error
 from .._job import Task as MusterTask
+from .._printable import inline
 from . import source
 from .files import Files
 from .names import random_letters
@@ -137,7 +138,7 @@ class Task(Files):
         elif self._now().phase == "ended":
             self._remote.resume()
         self._remote = self._remote.wait_for("running", "ended")
-        assert self._remote.phase == "running", f"{self.name} did not start: {self._remote.message}"
+        assert self._remote.phase == "running", inline(f"{self.name} did not start: {self._remote.message}")
         self.ip = self.public_ip = self._remote.ip or ""
         self.instance = Instance(self.name, self._remote, self.instance_type, self.instance.image_name)
         self._forget_shells()
