@@ -9,10 +9,12 @@
 mod ascend;
 mod declared;
 mod lent;
+mod node_file;
 mod nvidia;
 
 pub use declared::{Declared, ParseError};
 pub use lent::Lent;
+pub(crate) use node_file::denied;
 
 use muster_model::metrics::DeviceUse;
 use muster_model::node::{Device, Vendor};

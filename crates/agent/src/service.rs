@@ -44,6 +44,7 @@ use crate::leftover::Left;
 use crate::login::Login;
 use crate::prepare::Means;
 use crate::supervisor::{EXIT, STARTED};
+use crate::tree::Tree;
 use crate::watcher::{Changes, Watcher};
 use crate::{Options, Overlays, device, disk, machine, overlay, start};
 
@@ -194,6 +195,10 @@ impl Service {
             Some(tenure) => tenure.devices.devices(),
             None => device::discover(&options.devices),
         };
+        if devices.iter().any(|device| !device.simulated) {
+            let by = if Tree::can_limit_devices(options.tree) { "a device cgroup" } else { "variables only" };
+            tracing::info!(by, "tasks are limited to their devices");
+        }
         let tenancy = options.tenure.as_ref().map(|tenure| Tenancy::new(tenure, false));
         let seed = getrandom::u64().map_err(io::Error::other)?;
         let login = Arc::new(Login::new(options.tree, options.login));

@@ -117,10 +117,11 @@ pub(crate) fn start(
     if let Some(person) = &person {
         make_over(dir, person).map_err(Error::Stage)?;
     }
-    // Whoever lends the place limits its memory.
+    // Another scheduler that lends the place limits its memory and its devices.
     let tree = match &means.lent {
         Some(_) => Tree::prepare_within(&id, means.tree)?,
-        None => Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?,
+        None => Tree::prepare(&id, means.tree, record.prepare.memory_bytes)?
+            .without_devices(&device::denied(&means.devices, &record.prepare.devices)),
     };
     secret::make(dir.path(), &launch.secrets, person.as_ref()).map_err(Error::Secrets)?;
     let who = Who { person, given };

@@ -9,11 +9,14 @@
 mod cgroup;
 mod cgroup1;
 mod cgroup2;
+mod device_limit;
+mod device_program;
 mod measure;
 mod memory;
 mod process;
 mod walk;
 
+pub use device_limit::{DeviceLimit, DeviceNumber};
 pub(crate) use measure::{Measured, Processes};
 pub use memory::Memory;
 pub use process::{Process, boot_id, is_same_boot, kernel_boot};
@@ -119,6 +122,9 @@ pub struct Tree {
     task: String,
     kill: Kill,
     memory: Option<Memory>,
+    /// Absent in what older agents have written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    devices: Option<DeviceLimit>,
 }
 
 impl Tree {
@@ -141,13 +147,33 @@ impl Tree {
             Preference::Walk => Kill::Walk,
         };
         let memory = Memory::prepare(task, &kill, memory_bytes);
-        Ok(Tree { task: task.to_owned(), kill, memory })
+        Ok(Tree { task: task.to_owned(), kill, memory, devices: None })
     }
 
     /// The same where somebody else limits the memory of us all.
     pub fn prepare_within(task: &str, preference: Preference) -> Result<Tree, Unavailable> {
         let tree = Tree::prepare(task, preference, None)?;
         Ok(Tree { memory: tree.memory.or_else(Memory::around), ..tree })
+    }
+
+    /// The same, denied these devices. They are denied only where there is a device cgroup: see `limits_devices`.
+    #[must_use]
+    pub fn without_devices(mut self, denied: &[DeviceNumber]) -> Tree {
+        self.devices = DeviceLimit::prepare(&self.task, &self.kill, denied);
+        self
+    }
+
+    /// Whether devices can be denied to tasks here: tried with a tree without processes.
+    pub(crate) fn can_limit_devices(preference: Preference) -> bool {
+        let name = format!("device-limit-{}", std::process::id());
+        let Ok(tree) = Tree::prepare(&name, preference, None) else { return false };
+        let tree = tree.without_devices(&[DeviceNumber::UNUSED]);
+        tree.remove();
+        tree.limits_devices()
+    }
+
+    pub fn limits_devices(&self) -> bool {
+        self.devices.is_some()
     }
 
     /// Which way this tree is ended.
@@ -181,8 +207,7 @@ impl Tree {
             Kill::Cgroup1 { path } => Some(path),
             Kill::Cgroup2 { .. } | Kill::Walk => None,
         };
-        let limited = self.memory.as_ref().and_then(Memory::own_path);
-        held.into_iter().chain(limited).map(|path| cgroup::open_procs(path)).collect()
+        held.into_iter().chain(self.limits()).map(|path| cgroup::open_procs(path)).collect()
     }
 
     /// Ask every process to end: `SIGTERM` to the main process group at once, so that none of it is forked away from
@@ -228,9 +253,15 @@ impl Tree {
             Kill::Cgroup2 { path } | Kill::Cgroup1 { path } => Some(path),
             Kill::Walk => None,
         };
-        for path in held.into_iter().chain(self.memory.as_ref().and_then(Memory::own_path)) {
+        for path in held.into_iter().chain(self.limits()) {
             cgroup::remove(path);
         }
+    }
+
+    /// Cgroups that only limit: version 1 has one for each controller.
+    fn limits(&self) -> impl Iterator<Item = &PathBuf> {
+        let memory = self.memory.as_ref().and_then(Memory::own_path);
+        memory.into_iter().chain(self.devices.as_ref().and_then(DeviceLimit::own_path))
     }
 
     fn members(&self, root: Root) -> Vec<Stat> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use muster_agent::tree::{Kill, Preference, Tree};
+use muster_agent::tree::{DeviceNumber, Kill, Preference, Tree};
 use muster_agent::{Network, Options};
 use muster_api::client::build;
 use muster_cli::Trees;
@@ -59,16 +59,18 @@ pub fn trees() -> Trees {
     let name = format!("doctor-{}", std::process::id());
     // A megabyte is a limit like any other, and holds nobody here.
     let tree = Tree::prepare(&name, Preference::Auto, Some(1 << 20));
+    let tree = tree.map(|tree| tree.without_devices(&[DeviceNumber::UNUSED]));
     let (way, is_certain) = match tree.as_ref().map(Tree::way) {
         Ok(Kill::Cgroup2 { .. }) => ("a cgroup v2", true),
         Ok(Kill::Cgroup1 { .. }) => ("a cgroup v1 freezer", true),
         Ok(Kill::Walk) | Err(_) => ("a walk through /proc", false),
     };
     let limits_memory = tree.as_ref().is_ok_and(Tree::limits_memory);
+    let limits_devices = tree.as_ref().is_ok_and(Tree::limits_devices);
     if let Ok(tree) = tree {
         tree.remove();
     }
-    Trees { way, is_certain, limits_memory }
+    Trees { way, is_certain, limits_memory, limits_devices }
 }
 
 fn options(words: &[OsString]) -> anyhow::Result<Options> {

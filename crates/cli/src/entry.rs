@@ -53,6 +53,8 @@ pub struct Trees {
     pub is_certain: bool,
     /// The memory that a job asks for is also the most that it gets.
     pub limits_memory: bool,
+    /// A task cannot open the accelerators of other tasks.
+    pub limits_devices: bool,
 }
 
 /// One thing that `config.toml` may set.

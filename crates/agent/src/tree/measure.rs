@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn tree(kill: Kill, memory: Option<Memory>) -> Tree {
-        Tree { task: "t".into(), kill, memory }
+        Tree { task: "t".into(), kill, memory, devices: None }
     }
 
     const SUPERVISOR: Process = Process { pid: 10, start_ticks: 55 };

@@ -33,7 +33,8 @@ pub(super) fn checks(hooks: &Hooks) -> Vec<Check> {
         checks.extend(data_directory(home.folder()));
     }
     checks.push(shell(access("/bin/sh", Access::EXEC_OK).is_ok()));
-    checks.push(process_trees(&(hooks.trees)()));
+    let trees = (hooks.trees)();
+    checks.push(process_trees(&trees));
     let systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let namespaces = number("/proc/sys/user/max_user_namespaces");
     checks.push(overlay(&systems, getuid().is_root(), namespaces));
@@ -48,6 +49,7 @@ pub(super) fn checks(hooks: &Hooks) -> Vec<Check> {
         &(hooks.devices)(),
         Path::new("/dev/nvidia0").exists(),
         Path::new("/dev/davinci0").exists(),
+        trees.limits_devices,
     ));
     let path = std::env::var_os("PATH").unwrap_or_default();
     checks.extend(["python3", "git"].map(|name| program(name, find(name, &path))));
@@ -201,7 +203,7 @@ fn watches(instances: Option<u64>, watches: Option<u64>) -> Check {
 }
 
 /// What the drivers offer, and whether cards are there that they do not.
-fn devices(found: &[Device], nvidia_node: bool, ascend_node: bool) -> Check {
+fn devices(found: &[Device], nvidia_node: bool, ascend_node: bool, limits: bool) -> Check {
     let has = |vendor| found.iter().any(|device| device.vendor == vendor);
     if nvidia_node && !has(Vendor::Nvidia) {
         return Check::broken(
@@ -225,7 +227,11 @@ fn devices(found: &[Device], nvidia_node: bool, ascend_node: bool) -> Check {
         }
     }
     let texts: Vec<String> = models.iter().map(|(model, count)| format!("{count}x {model}")).collect();
-    Check::ok("devices", if texts.is_empty() { "no accelerators".into() } else { texts.join(", ") })
+    if texts.is_empty() {
+        return Check::ok("devices", "no accelerators");
+    }
+    let how = if limits { "a device cgroup" } else { "variables only" };
+    Check::ok("devices", format!("{}; tasks are limited to theirs by {how}", texts.join(", ")))
 }
 
 /// Muster needs neither; most training code does.
@@ -289,7 +295,12 @@ mod tests {
 
     #[test]
     fn trees_that_are_not_held_or_not_limited_are_a_warning() {
-        let trees = |is_certain, limits_memory| Trees { way: "cgroup v2", is_certain, limits_memory };
+        let trees = |is_certain, limits_memory| Trees {
+            way: "cgroup v2",
+            is_certain,
+            limits_memory,
+            limits_devices: true,
+        };
         assert_eq!(process_trees(&trees(true, true)).status, Well);
         assert_eq!(process_trees(&trees(true, false)).status, Warning);
         assert_eq!(process_trees(&trees(false, false)).status, Warning);
@@ -323,10 +334,12 @@ mod tests {
     fn devices_that_their_driver_does_not_list_are_broken() {
         let found =
             [device(Vendor::Nvidia, "H100"), device(Vendor::Nvidia, "H100"), device(Vendor::Ascend, "910B")];
-        assert_eq!(devices(&found, true, true).detail, "2x H100, 1x 910B");
-        assert_eq!(devices(&[], false, false).detail, "no accelerators");
-        assert_eq!(devices(&found[2..], true, true).status, Broken);
-        assert_eq!(devices(&found[..2], true, true).status, Broken);
+        let detail = |limits| devices(&found, true, true, limits).detail;
+        assert_eq!(detail(true), "2x H100, 1x 910B; tasks are limited to theirs by a device cgroup");
+        assert_eq!(detail(false), "2x H100, 1x 910B; tasks are limited to theirs by variables only");
+        assert_eq!(devices(&[], false, false, true).detail, "no accelerators");
+        assert_eq!(devices(&found[2..], true, true, true).status, Broken);
+        assert_eq!(devices(&found[..2], true, true, true).status, Broken);
     }
 
     #[test]
