@@ -58,7 +58,7 @@ pub(crate) struct Agent {
 pub(crate) fn take(dir: &Path) -> Result<Agent, Error> {
     let failed = |path: PathBuf| move |source| Error::Io { path, source };
     std::fs::create_dir_all(dir.parent().unwrap_or(dir)).map_err(failed(dir.to_owned()))?;
-    OwnDir::create(dir).map_err(Error::Directory)?;
+    OwnDir::create_in_own(dir).map_err(Error::Directory)?;
     let path = dir.join("agent.json");
     let lock = lock(&dir.join("agent.lock"), &path)?;
     // A power cut may leave nothing readable: then the records beside it are not to be trusted either, and an agent

@@ -79,7 +79,7 @@ impl Local {
     fn start_blocking(&self, token: &str) -> io::Result<()> {
         let dir = &self.options.dir;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let own = OwnDir::open(dir)?;
+        let own = OwnDir::create_in_own(dir)?;
         own.write_file(TOKEN, token)?;
         if is_agent_running(&own)? {
             return Ok(());
@@ -112,10 +112,8 @@ impl Local {
 
     /// The agent's directory, if it was made.
     fn existing(&self) -> Option<io::Result<OwnDir>> {
-        match OwnDir::open(&self.options.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened),
-        }
+        let is_made = self.options.dir.exists();
+        is_made.then(|| OwnDir::create_in_own(&self.options.dir))
     }
 }
 

@@ -46,6 +46,15 @@ impl OwnDir {
         }
     }
 
+    /// Like [`OwnDir::create`], for a path that may be a link: its parent is this account's own, and with it the link.
+    pub fn create_in_own(path: &Path) -> io::Result<Self> {
+        match path.canonicalize() {
+            Ok(found) => Self::create(&found),
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::create(path),
+            Err(error) => Err(named(path, &error)),
+        }
+    }
+
     /// Opens a directory in this one.
     pub fn open_below(&self, name: &str) -> io::Result<Self> {
         Self::open_at(self.as_fd(), OsStr::new(name), self.path.join(name))
@@ -239,6 +248,11 @@ mod tests {
         mode(&path, 0o755);
         OwnDir::create(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        symlink(&path, base.path().join("link")).unwrap();
+        assert_eq!(
+            OwnDir::create_in_own(&base.path().join("link")).unwrap().path(),
+            path.canonicalize().unwrap()
+        );
         own.remove_file(OsStr::new("token")).unwrap();
         assert_eq!(own.create_below("below").unwrap().path(), path.join("below"));
     }
