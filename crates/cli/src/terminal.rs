@@ -159,6 +159,38 @@ pub(crate) fn document(text: &[u8]) -> Result<(), Error> {
     to_stdout(&String::from_utf8_lossy(text))
 }
 
+/// Bytes on their way to stdout in pieces.
+pub(crate) struct ByteOutput {
+    filter: Option<OutputFilter>,
+    shown: Vec<u8>,
+}
+
+impl ByteOutput {
+    /// Every byte as it is, unless they are another person's and stdout is a terminal, which gets text and colours.
+    pub fn new(is_of_another: bool) -> Self {
+        let is_filtered = is_of_another && stdout_is_terminal();
+        Self { filter: is_filtered.then(OutputFilter::default), shown: Vec::new() }
+    }
+
+    pub fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
+        let Some(filter) = &mut self.filter else { return exact_to_stdout(piece) };
+        filter.push(piece, &mut self.shown);
+        self.flush()
+    }
+
+    pub fn finish(mut self) -> Result<(), Error> {
+        if let Some(filter) = &mut self.filter {
+            filter.finish(&mut self.shown);
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let shown = std::mem::take(&mut self.shown);
+        if shown.is_empty() { Ok(()) } else { exact_to_stdout(&shown) }
+    }
+}
+
 /// Writes what is pending to stdout or stderr; a display has decided what of it passes.
 pub(crate) fn flush_display(pending: &[u8], is_stderr: bool) -> io::Result<()> {
     fn write(output: &mut impl Write, pending: &[u8]) -> io::Result<()> {

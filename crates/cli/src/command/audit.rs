@@ -8,7 +8,7 @@ use muster_api::account::{AuditEntry, AuditLinesQuery, AuditQuery};
 use crate::error::Error;
 use crate::session::Session;
 use crate::table::Table;
-use crate::terminal;
+use crate::terminal::{self, ByteOutput};
 
 /// What a page has, at most.
 const PAGE: u32 = 1000;
@@ -100,8 +100,11 @@ fn columns(entry: AuditEntry) -> [String; 7] {
 async fn export(session: &Session, after: Option<u64>) -> Result<ExitCode, Error> {
     let query = AuditLinesQuery { after };
     let mut lines = session.call(async |client| client.audit_lines(&query).await).await?;
+    // Targets and details are texts of whoever was refused.
+    let mut output = ByteOutput::new(true);
     while let Some(piece) = lines.next().await? {
-        terminal::to_stdout(&piece)?;
+        output.write(&piece)?;
     }
+    output.finish()?;
     Ok(ExitCode::SUCCESS)
 }

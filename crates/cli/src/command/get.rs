@@ -21,7 +21,7 @@ use super::files::{Which, tidy};
 use crate::error::{Code, Error};
 use crate::progress::Bar;
 use crate::session::Session;
-use crate::terminal::{self, OutputFilter};
+use crate::terminal::{self, ByteOutput};
 
 /// Pieces of an archive that may wait for the disk.
 const AHEAD: usize = 8;
@@ -131,23 +131,11 @@ async fn to_stdout(mut download: Download, path: &str, is_of_another: bool) -> R
         let message = format!("{name} is a directory, which cannot be written to standard output");
         return Err(Error::new(Code::NotAFile, message));
     }
-    let mut filter = is_of_another.then(OutputFilter::default);
-    let mut shown = Vec::new();
+    let mut output = ByteOutput::new(is_of_another);
     while let Some(piece) = download.next().await? {
-        match &mut filter {
-            None => terminal::exact_to_stdout(&piece)?,
-            Some(filter) => {
-                filter.push(&piece, &mut shown);
-                terminal::exact_to_stdout(&shown)?;
-                shown.clear();
-            }
-        }
+        output.write(&piece)?;
     }
-    if let Some(filter) = &mut filter {
-        filter.finish(&mut shown);
-        terminal::exact_to_stdout(&shown)?;
-    }
-    Ok(())
+    output.finish()
 }
 
 /// Writes a file beside its place, then gives it its name.
