@@ -39,10 +39,11 @@ pub struct ParseError {
     pub line: usize,
 }
 
-/// Raised when the format changes: the same tree then has another name, and old nodes do not misread it.
-const HEADING: &str = "muster bundle 1";
-
 impl Manifest {
+    /// The first line of the text. Raised when the format changes: the same tree then has another name, and old nodes do
+    /// not misread it.
+    pub const HEADING: &str = "muster bundle 1";
+
     /// The length of the content, saturating: the lengths may be anyone's words.
     pub fn bytes(&self) -> u64 {
         self.content.iter().fold(0, |sum, chunk| chunk.bytes.saturating_add(sum))
@@ -55,7 +56,7 @@ impl Manifest {
 
     /// The one spelling of this manifest: a heading, then a line for each chunk.
     pub fn text(&self) -> String {
-        let mut text = format!("{HEADING}\n");
+        let mut text = format!("{}\n", Self::HEADING);
         for (list, chunks) in [('l', &self.listing), ('c', &self.content)] {
             for chunk in chunks {
                 // Writing to a String cannot fail.
@@ -73,7 +74,7 @@ impl FromStr for Manifest {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut manifest = Self::default();
         let mut lines = text.strip_suffix('\n').unwrap_or_default().split('\n');
-        if lines.next() != Some(HEADING) {
+        if lines.next() != Some(Self::HEADING) {
             return Err(ParseError { line: 1 });
         }
         for (index, line) in lines.enumerate() {

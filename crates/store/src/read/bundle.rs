@@ -1,8 +1,12 @@
 //! Bundles.
 
-use muster_model::{BundleId, Timestamp};
-use rusqlite::{Connection, Result, Row};
+use std::collections::HashSet;
 
+use muster_model::{BundleId, ChunkId, Timestamp};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Result, Row, params_from_iter};
+
+use super::sight::Sight;
 use super::{Readers, one};
 use crate::error::{self, doing};
 use crate::row::Columns;
@@ -34,7 +38,44 @@ const UNUSED: &str = "
         AND NOT EXISTS (SELECT 1 FROM job WHERE job.bundle = bundle.id)
         AND NOT EXISTS (SELECT 1 FROM task WHERE json_extract(outputs, '$.bundle') = bundle.id AND outputs IS NOT NULL)";
 
+/// Whether a user may name a bundle, and the difference beside it: a job has both that is the user's own or in sight.
+const NAMED: &str = "
+    SELECT 1 FROM job WHERE bundle = ?1 AND (?2 IS NULL OR json_extract(source, '$.diff') = ?2)";
+const RECENT_CODE: &str = "
+    SELECT bundle, json_extract(source, '$.diff') FROM job
+    WHERE owner = ?1 AND (bundle IS NOT NULL OR source IS NOT NULL) ORDER BY seq DESC LIMIT ?2";
+
 impl Readers {
+    /// Whether a job has this bundle, and this difference if one is asked for, that is the owner's own or in sight.
+    pub fn has_code(
+        &self,
+        bundle: &BundleId,
+        diff: Option<&ChunkId>,
+        owner: &str,
+        sight: &Sight,
+    ) -> error::Result<bool> {
+        let reader = self.reader()?;
+        let mut values: Vec<Value> = vec![
+            bundle.as_str().to_owned().into(),
+            diff.map(|diff| diff.as_str().to_owned()).into(),
+            owner.to_owned().into(),
+        ];
+        let whose = match sight.condition("workspace", &mut values) {
+            Some(condition) => format!("{NAMED} AND (owner = ?3 OR {condition}) LIMIT 1"),
+            None => format!("{NAMED} AND ?3 = ?3 LIMIT 1"),
+        };
+        let found = reader
+            .prepare_cached(&whose)
+            .and_then(|mut statement| statement.exists(params_from_iter(values)));
+        found.map_err(doing("look for a bundle of a job"))
+    }
+
+    /// The bundles and the differences of an owner's newest jobs, the newest first, each once.
+    pub fn recent_code(&self, owner: &str, jobs: u32) -> error::Result<(Vec<BundleId>, Vec<ChunkId>)> {
+        let reader = self.reader()?;
+        recent_code(&reader, owner, jobs).map_err(doing("read the code of jobs"))
+    }
+
     /// A bundle, if its chunks are all there.
     pub fn bundle(&self, id: &BundleId) -> error::Result<Option<BundleRow>> {
         let reader = self.reader()?;
@@ -75,6 +116,21 @@ impl Readers {
         });
         counted.map_err(doing("count unused bundles"))
     }
+}
+
+fn recent_code(connection: &Connection, owner: &str, jobs: u32) -> Result<(Vec<BundleId>, Vec<ChunkId>)> {
+    let (mut bundles, mut diffs) = (Vec::new(), Vec::new());
+    let mut seen = HashSet::new();
+    let mut statement = connection.prepare_cached(RECENT_CODE)?;
+    let mut rows = statement.query((owner, jobs))?;
+    while let Some(row) = rows.next()? {
+        let columns = &mut Columns::new(row);
+        let (bundle, diff): (Option<BundleId>, Option<ChunkId>) =
+            (columns.optional_parsed()?, columns.optional_parsed()?);
+        bundles.extend(bundle.filter(|bundle| seen.insert(bundle.as_str().to_owned())));
+        diffs.extend(diff.filter(|diff| seen.insert(diff.as_str().to_owned())));
+    }
+    Ok((bundles, diffs))
 }
 
 fn each_manifest(

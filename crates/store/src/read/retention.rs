@@ -61,7 +61,34 @@ const OLDEST_OUTPUTS: &str = "
     WHERE outputs IS NOT NULL AND json_extract(outputs, '$.bundle') IS NOT NULL AND job.ended_at > ?1
     GROUP BY job.id ORDER BY job.ended_at LIMIT ?2";
 
+/// Logs of jobs that are over: as measured, or as their nodes said.
+const WORKSPACE_LOGS: &str = "
+    SELECT coalesce(sum(coalesce(log_bytes,
+        (SELECT sum(json_extract(\"end\", '$.log_bytes')) FROM task WHERE task.job = job.id), 0)), 0)
+    FROM job WHERE workspace = ?1 AND ended_at IS NOT NULL AND logs_removed_at IS NULL";
+const WORKSPACE_OUTPUTS: &str = "
+    SELECT coalesce(sum(json_extract(outputs, '$.bytes')), 0)
+    FROM job CROSS JOIN task ON task.job = job.id
+    WHERE job.workspace = ?1 AND outputs IS NOT NULL AND json_extract(outputs, '$.bundle') IS NOT NULL";
+const WORKSPACE_LIVE: &str = "SELECT id FROM job WHERE workspace = ?1 AND ended_at IS NULL AND attempt > 0";
+const WORKSPACE_CODE: &str = "
+    SELECT DISTINCT job.workspace, bundle.id, bundle.manifest FROM job CROSS JOIN bundle ON bundle.id = job.bundle
+    WHERE bundle.manifest <> '' ORDER BY job.workspace, bundle.id";
+
 impl Readers {
+    /// The bytes of logs and outputs of a workspace's jobs that are over, outputs of earlier attempts included; and its jobs
+    /// that are not over, whose logs still grow.
+    pub fn workspace_bytes(&self, workspace: &str) -> error::Result<(u64, Vec<JobId>)> {
+        let reader = self.reader()?;
+        workspace_bytes(&reader, workspace).map_err(doing("add up what a workspace has"))
+    }
+
+    /// Shows the manifest of every bundle that jobs of a workspace have, workspace by workspace.
+    pub fn each_workspace_manifest(&self, each: impl FnMut(&str, &str)) -> error::Result<()> {
+        let reader = self.reader()?;
+        each_workspace_manifest(&reader, each).map_err(doing("read the code of workspaces"))
+    }
+
     /// What became of the files of an attempt's tasks, by rank, where that is known.
     pub fn outputs(&self, job: &JobId, attempt: u32) -> error::Result<BTreeMap<u32, Outputs>> {
         let reader = self.reader()?;
@@ -126,6 +153,25 @@ fn outputs(connection: &Connection, job: &JobId, attempt: u32) -> Result<BTreeMa
         Ok((columns.plain()?, columns.json()?))
     };
     connection.prepare_cached(OUTPUTS)?.query_map((job.as_str(), attempt), read)?.collect()
+}
+
+fn workspace_bytes(connection: &Connection, workspace: &str) -> Result<(u64, Vec<JobId>)> {
+    let sum = |sql: &str| -> Result<u64> {
+        connection.prepare_cached(sql)?.query_row([workspace], |row| Columns::new(row).count())
+    };
+    let live = |row: &Row| Columns::new(row).parsed();
+    let live =
+        connection.prepare_cached(WORKSPACE_LIVE)?.query_map([workspace], live)?.collect::<Result<_>>()?;
+    Ok((sum(WORKSPACE_LOGS)?.saturating_add(sum(WORKSPACE_OUTPUTS)?), live))
+}
+
+fn each_workspace_manifest(connection: &Connection, mut each: impl FnMut(&str, &str)) -> Result<()> {
+    let mut statement = connection.prepare_cached(WORKSPACE_CODE)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        each(row.get_ref(0)?.as_str()?, row.get_ref(2)?.as_str()?);
+    }
+    Ok(())
 }
 
 fn debt(connection: &Connection, task: &TaskId) -> Result<Option<Debt>> {
