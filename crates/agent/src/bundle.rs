@@ -25,7 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use muster_bundle::{listing, unpack};
+use muster_link::message::DiskLimits;
 use muster_model::bundle::Manifest;
+use muster_model::quantity::format_bytes;
 use muster_model::{BundleId, TaskId};
 use tokio::sync::OnceCell;
 
@@ -46,14 +48,11 @@ const BASES: usize = 8;
 /// What is copied faster than a mount is made and undone.
 const SMALL_ENTRIES: u32 = 32;
 const SMALL_BYTES: u64 = 1 << 20;
-/// What one bundle may hold: beyond any disk that code is on, and small enough to be counted with.
-const MAX_BUNDLE_BYTES: u64 = 1 << 40;
-
 /// Why a task has no bundle.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("the bundle is larger than a bundle can be")]
-    TooLarge,
+    #[error("the bundle unpacks to {}, more than the {} that limits.bundle allows", format_bytes(*.bytes), format_bytes(*.limit))]
+    TooLarge { bytes: u64, limit: u64 },
     #[error("the bundle cannot be fetched")]
     Fetch(#[source] fetch::Error),
     #[error("the bundle cannot be unpacked")]
@@ -75,7 +74,7 @@ impl Error {
             Error::Unpack(error) => error.disk().is_some_and(disk::is_full),
             Error::Copy(error) => error.disk().is_some_and(disk::is_full),
             Error::Disk(error) => disk::is_full(error),
-            Error::TooLarge | Error::Fetch(_) | Error::Listing(_) | Error::Layout(_) => false,
+            Error::TooLarge { .. } | Error::Fetch(_) | Error::Listing(_) | Error::Layout(_) => false,
         }
     }
 }
@@ -143,6 +142,11 @@ impl Tree {
         head.is_some_and(|head| head.entries <= SMALL_ENTRIES && head.bytes <= SMALL_BYTES)
     }
 
+    /// How large its files are together, as far as that is known.
+    pub(crate) fn bytes(&self) -> u64 {
+        index::head(&self.entry).map_or(0, |head| head.bytes)
+    }
+
     /// Keep it also when this is no longer held, until the task is [released](Cache::release).
     pub(crate) fn keep_for(&self, task: &TaskId) -> io::Result<()> {
         let users = self.entry.join(USERS);
@@ -186,9 +190,14 @@ impl Cache {
     }
 
     /// The unpacked bundle, fetched if it is not here. Those who ask at the same time share one fetch.
-    pub(crate) async fn tree(self: Arc<Cache>, bundle: &Key, bulk: &Bulk) -> Result<Tree, Error> {
+    pub(crate) async fn tree(
+        self: Arc<Cache>,
+        bundle: &Key,
+        bulk: &Bulk,
+        limits: &DiskLimits,
+    ) -> Result<Tree, Error> {
         let pin = self.pin(bundle);
-        pin.get_or_try_init(|| self.bring(bundle, bulk)).await?;
+        pin.get_or_try_init(|| self.bring(bundle, bulk, limits)).await?;
         Ok(Tree { entry: self.entry(bundle), _pin: pin })
     }
 
@@ -197,21 +206,19 @@ impl Cache {
         disk::remove_file(&self.entry(bundle).join(USERS).join(task.to_string()))
     }
 
-    async fn bring(self: &Arc<Cache>, bundle: &Key, bulk: &Bulk) -> Result<(), Error> {
+    async fn bring(self: &Arc<Cache>, bundle: &Key, bulk: &Bulk, limits: &DiskLimits) -> Result<(), Error> {
         let (cache, id) = (Arc::clone(self), bundle.clone());
         if disk::work(move || cache.touch(&id)).await? {
             return Ok(());
         }
         let manifest = fetch::manifest(bulk, &bundle.id).await?;
-        if manifest.bytes() > MAX_BUNDLE_BYTES {
-            return Err(Error::TooLarge);
-        }
+        check_size(&manifest, limits)?;
         let listed = fetch::listing(bulk, &manifest).await?;
         let number = self.tries.fetch_add(1, Ordering::Relaxed);
         let unfinished = Unfinished { dir: self.dir.join(format!("{bundle}.{number}.new")) };
         let (cache, dir) = (Arc::clone(self), unfinished.dir.clone());
-        let owner = bundle.owner;
-        let build = disk::work(move || cache.begin(&manifest, &listed, &dir, owner)).await?;
+        let (owner, floor) = (bundle.owner, limits.free_bytes);
+        let build = disk::work(move || cache.begin(&manifest, &listed, &dir, owner, floor)).await?;
         tracing::debug!(bundle = %bundle, bytes = build.bytes(), "a bundle is being fetched");
         let build = fetch::fetch(bulk, build).await?;
         let (cache, id) = (Arc::clone(self), bundle.clone());
@@ -248,6 +255,7 @@ impl Cache {
         listed: &[u8],
         dir: &Path,
         owner: Option<Owner>,
+        floor: Option<u64>,
     ) -> Result<Build, Error> {
         let layout = Layout::new(listing::decode(listed)?, layout::content(manifest)?)?;
         let tree = dir.join(TREE);
@@ -257,7 +265,7 @@ impl Cache {
         // Its files are held by the pin until they have further names.
         let base_of = base.as_ref().map(|(tree, layout)| (tree.path(), layout));
         let base = base_of.as_ref().map(|(tree, layout)| Base { tree, layout });
-        Ok(Build::begin(layout, &tree, base)?)
+        Ok(Build::begin(layout, &tree, base, floor)?)
     }
 
     /// The tree to begin with: of those used last, the one that has most of these chunks. Files that trees share have one owner.
@@ -391,6 +399,13 @@ impl Cache {
         // The map is right after every single step.
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Refuses a bundle by its manifest, before anything of it is fetched or written: a manifest may name one chunk any
+/// number of times, and its unpacked size is then no longer bounded by what was sent.
+fn check_size(manifest: &Manifest, limits: &DiskLimits) -> Result<(), Error> {
+    let (bytes, limit) = (manifest.bytes(), limits.bundle_bytes);
+    if bytes > limit { Err(Error::TooLarge { bytes, limit }) } else { Ok(()) }
 }
 
 /// A tree in the cache.

@@ -8,7 +8,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use muster_link::message::free_floor;
+use rustix::fs::{IFlags, StatVfs, ioctl_getflags, ioctl_setflags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -27,10 +28,26 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// What to tell whoever wanted to write to this directory and found no room.
+/// Fails as a full disk does when `bytes` more would leave less free space than the floor. A disk that cannot be
+/// measured passes: the write itself then fails or not.
+pub(crate) fn check_free(dir: &Path, floor: Option<u64>, bytes: u64) -> io::Result<()> {
+    rustix::fs::statvfs(dir).map_or(Ok(()), |stat| check_measured(&stat, floor, bytes))
+}
+
+/// The same for a disk that was measured.
+pub(crate) fn check_measured(stat: &StatVfs, floor: Option<u64>, bytes: u64) -> io::Result<()> {
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let floor = free_floor(floor, stat.f_blocks.saturating_mul(stat.f_frsize));
+    if free < floor.saturating_add(bytes) { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+}
+
+/// The message for a directory whose disk is full, or has no more free space than the floor.
 pub(crate) fn full(dir: &Path) -> String {
     let free = rustix::fs::statvfs(dir).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    let free = free.map_or_else(|_| String::new(), |bytes| format!(" ({} MB free)", bytes >> 20));
+    let free = free.map_or_else(
+        |_| String::new(),
+        |bytes| format!(" ({} MB free; limits.node_free keeps a reserve)", bytes >> 20),
+    );
     format!("the disk of {} is full{free}; make room there and run it again", dir.display())
 }
 

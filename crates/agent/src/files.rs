@@ -177,6 +177,7 @@ mod tests {
             memory_bytes: None,
             account: None,
             volumes: vec![],
+            disk: Default::default(),
         };
         for made in [dir.path().to_owned(), dir.work(), dir.output()] {
             disk::make_dir(&made).unwrap();

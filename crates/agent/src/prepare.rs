@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use muster_link::message::Prepare;
 use muster_model::{AttemptId, TaskId};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -94,7 +95,7 @@ pub(crate) async fn prepare(
     match disk::work(at_hand).await? {
         AtHand::Over(ended) => Ok(Prepared::Over(ended)),
         AtHand::Lacks(supervisor, record, bundle) => {
-            furnish(dir, record.prepare.task.clone(), bundle, means, cancel).await?;
+            furnish(dir, &record.prepare, bundle, means, cancel).await?;
             Ok(Prepared::Ready(supervisor, record))
         }
         AtHand::Ready(supervisor, record) => Ok(Prepared::Ready(supervisor, record)),
@@ -139,7 +140,7 @@ fn prepare_at_hand(
     let Some(bundle) = files else { return Ok(AtHand::Ready(supervisor, Box::new(record))) };
     match means.cache.at_hand(&bundle)? {
         Some(tree) => {
-            show(dir, &record.prepare.task, &tree, means.overlays, cancel)?;
+            show(dir, &record.prepare, &tree, means.overlays, cancel)?;
             Ok(AtHand::Ready(supervisor, Box::new(record)))
         }
         None => Ok(AtHand::Lacks(supervisor, Box::new(record), bundle)),
@@ -161,7 +162,10 @@ fn begin(dir: &TaskDir, record: &Record, has_bundle: bool, person: Option<&Perso
     match dir.read()? {
         Found::Forgotten(ended) => return Ok(Begun::Over(ended)),
         Found::Task(..) => {}
-        Found::Nothing => dir.write(record)?,
+        Found::Nothing => {
+            disk::check_free(dir.path(), record.prepare.disk.free_bytes, 0)?;
+            dir.write(record)?;
+        }
     }
     disk::make_dir(&dir.output())?;
     disk::make_dir(dir.log().path())?;
@@ -215,22 +219,23 @@ fn check_in_place(path: &str) -> Result<(), Error> {
 /// Fetch the code, and make the working directory of it.
 async fn furnish(
     dir: TaskDir,
-    task: TaskId,
+    prepare: &Prepare,
     bundle: Key,
     means: Means,
     cancel: CancellationToken,
 ) -> Result<(), Error> {
     let tree = tokio::select! {
-        tree = means.cache.tree(&bundle, &means.bulk) => tree?,
+        tree = means.cache.tree(&bundle, &means.bulk, &prepare.disk) => tree?,
         () = cancel.cancelled() => return Err(Error::Abandoned),
     };
-    disk::work(move || show(&dir, &task, &tree, means.overlays, &cancel)).await
+    let prepare = prepare.clone();
+    disk::work(move || show(&dir, &prepare, &tree, means.overlays, &cancel)).await
 }
 
 /// Make the working directory of a tree.
 fn show(
     dir: &TaskDir,
-    task: &TaskId,
+    prepare: &Prepare,
     tree: &Tree,
     overlays: Overlays,
     cancel: &CancellationToken,
@@ -241,8 +246,9 @@ fn show(
         Overlays::Never => false,
     };
     if is_overlay {
-        return Ok(lay_out(dir, task, tree)?);
+        return Ok(lay_out(dir, &prepare.task, tree)?);
     }
+    disk::check_free(dir.path(), prepare.disk.free_bytes, tree.bytes())?;
     let unfinished = dir.unfinished_work();
     disk::remove_tree(&unfinished)?;
     match copy_tree(&tree.path(), &unfinished, || cancel.is_cancelled()) {

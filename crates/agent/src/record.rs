@@ -350,6 +350,7 @@ mod tests {
             memory_bytes: None,
             account: None,
             volumes: vec![],
+            disk: Default::default(),
         };
         Record::new(prepare, Some(Address::new([127, 64, 0, 1], vec![20_000])))
     }

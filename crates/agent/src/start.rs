@@ -230,6 +230,7 @@ fn launch_of(
         limits: given.limits,
         seen: if person.is_some() { seen(dir, means, previous, record) } else { Vec::new() },
         person,
+        disk: prepare.disk.clone(),
         task: id,
         tree,
     }

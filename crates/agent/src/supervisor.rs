@@ -65,12 +65,13 @@ fn supervise(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     // From here on the directory is ours. Before, an error leaves it as if we had never been.
-    let capture = Capture::create(SegmentDir::new(dir.join(LOG)))?;
+    let mut capture = Capture::create(SegmentDir::new(dir.join(LOG)))?;
     let mut launch = match read::<Launch>(dir, LAUNCH) {
         Ok(Some(launch)) => launch,
         Ok(None) => return write_exit(dir, &failed(&io::Error::from(io::ErrorKind::NotFound))),
         Err(error) => return write_exit(dir, &failed(&error)),
     };
+    capture.limit(launch.disk.clone());
     let tree = launch.tree.clone();
     let exit = match prepare(dir, &mut launch).and_then(|()| Life::new(dir, launch, capture)) {
         Ok(life) => life.run(),

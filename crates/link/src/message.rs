@@ -275,6 +275,34 @@ pub struct Prepare {
     /// The volumes that it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<GivenVolume>,
+    /// How much of the node's disk it may fill.
+    #[serde(default)]
+    pub disk: DiskLimits,
+}
+
+/// Limits on what one task writes to a node's disk through the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskLimits {
+    /// The length of a log, in bytes, after which the supervisor drops further output.
+    pub log_bytes: u64,
+    /// The largest bundle that the node unpacks, in bytes.
+    pub bundle_bytes: u64,
+    /// Free space, in bytes, that stays on the node's disk; absent: see [`free_floor`].
+    pub free_bytes: Option<u64>,
+}
+
+impl Default for DiskLimits {
+    /// A log of this length fills a tenth of a small disk; code of this size fills the cache of bundles.
+    fn default() -> Self {
+        Self { log_bytes: 4 << 30, bundle_bytes: 20 << 30, free_bytes: None }
+    }
+}
+
+/// The free space that stays on a disk of this size: the configured amount, else 2 % of the disk and at most 1 GiB. The
+/// database, exit records and cleanup still work in that reserve.
+pub fn free_floor(configured: Option<u64>, disk_bytes: u64) -> u64 {
+    configured.unwrap_or_else(|| (disk_bytes / 50).min(1 << 30))
 }
 
 /// A volume as nodes know it.

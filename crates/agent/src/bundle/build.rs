@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use muster_bundle::chunk;
 use muster_bundle::listing::{Entry, Kind};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::copy::copy_content;
 use super::fetch::Sink;
 use super::layout::{Layout, Piece};
+use crate::disk;
 
 /// A tree that is being made.
 pub(super) struct Build {
@@ -29,6 +30,29 @@ pub(super) struct Build {
     left: Vec<u64>,
     /// The file that was written to last and is not whole.
     open: Option<(usize, File)>,
+    room: Room,
+}
+
+/// Measures free disk space while a tree is written, so that it stops at the floor and not at a full disk.
+struct Room {
+    root: PathBuf,
+    floor: Option<u64>,
+    unmeasured_bytes: u64,
+}
+
+impl Room {
+    /// How much is written between two measurements.
+    const STEP: u64 = 16 << 20;
+
+    fn take(&mut self, entry: &Entry, bytes: u64) -> Result<(), Error> {
+        self.unmeasured_bytes += bytes;
+        if self.unmeasured_bytes < Room::STEP {
+            return Ok(());
+        }
+        let room = disk::check_free(&self.root, self.floor, self.unmeasured_bytes);
+        self.unmeasured_bytes = 0;
+        room.map_err(|source| Error::Write { name: muster_bundle::listing::shown(&entry.path), source })
+    }
 }
 
 /// A part of a chunk that is a part of a file.
@@ -48,7 +72,13 @@ pub(super) struct Base<'a> {
 
 impl Build {
     /// Begins in an empty directory: makes all that needs no chunk.
-    pub(super) fn begin(layout: Layout, root: &Path, base: Option<Base<'_>>) -> Result<Build, Error> {
+    pub(super) fn begin(
+        layout: Layout,
+        root: &Path,
+        base: Option<Base<'_>>,
+        floor: Option<u64>,
+    ) -> Result<Build, Error> {
+        let mut room = Room { root: root.to_owned(), floor, unmeasured_bytes: 0 };
         let mut writer = Writer::open(root)?;
         let mut donor = base.and_then(Donor::new);
         let mut left: Vec<u64> = layout.entries.iter().map(Entry::size).collect();
@@ -59,7 +89,7 @@ impl Build {
                 Kind::File { size: 0 } => seal(&writer.file(&entry.path)?, entry)?,
                 Kind::File { .. } => {
                     if let Some(donor) = &mut donor
-                        && donor.give(&layout, index, &mut writer)?
+                        && donor.give(&layout, index, &mut writer, &mut room)?
                     {
                         left[index] = 0;
                     }
@@ -67,7 +97,7 @@ impl Build {
             }
         }
         let (wanted, targets) = plan(&layout, &left);
-        Ok(Build { layout, writer, wanted, taken: 0, targets, written: 0, left, open: None })
+        Ok(Build { layout, writer, wanted, taken: 0, targets, written: 0, left, open: None, room })
     }
 
     /// How much is to come.
@@ -89,6 +119,7 @@ impl Build {
             _ if self.left[index] == entry.size() => self.writer.file(&entry.path)?,
             _ => self.writer.again(&entry.path)?,
         };
+        self.room.take(entry, u64::from(length))?;
         let part = &content[within as usize..(within + length) as usize];
         let name = || muster_bundle::listing::shown(&entry.path);
         file.write_all_at(part, at).map_err(|source| Error::Write { name: name(), source })?;
@@ -160,7 +191,13 @@ impl<'a> Donor<'a> {
     }
 
     /// Makes a file from one with the same bytes; false if there is none.
-    fn give(&mut self, layout: &Layout, index: usize, writer: &mut Writer) -> Result<bool, Error> {
+    fn give(
+        &mut self,
+        layout: &Layout,
+        index: usize,
+        writer: &mut Writer,
+        room: &mut Room,
+    ) -> Result<bool, Error> {
         let (entry, span) = (&layout.entries[index], layout.span(index));
         let beside = self.layout.find(&entry.path).filter(|found| self.layout.span(*found) == span);
         let Some(found) = beside.or_else(|| self.by_span.get(&span).copied()) else { return Ok(false) };
@@ -181,6 +218,7 @@ impl<'a> Donor<'a> {
             }
         }
         let Ok(mut from) = self.walk.read(&source.path) else { return Ok(false) };
+        room.take(entry, entry.size())?;
         let mut to = writer.file(&entry.path)?;
         let name = || muster_bundle::listing::shown(&entry.path);
         let copied =

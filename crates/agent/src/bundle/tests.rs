@@ -47,7 +47,7 @@ fn layout_of(plan: &Plan, cut: usize) -> (Layout, HashMap<[u8; 32], Vec<u8>>) {
 fn make(plan: &Plan, cut: usize, root: &Path, base: Option<Base<'_>>) -> (Layout, u64) {
     fs::create_dir(root).unwrap();
     let (layout, chunks) = layout_of(plan, cut);
-    let mut build = Build::begin(layout, root, base).unwrap();
+    let mut build = Build::begin(layout, root, base, Some(0)).unwrap();
     let bytes = build.bytes();
     while let Some(wanted) = build.missing().first().cloned() {
         build.take(&chunks[&chunk::digest(&wanted.id)]).unwrap();
@@ -192,4 +192,36 @@ fn a_full_cache_loses_what_was_not_used_for_longest_and_nothing_in_use() {
     fs::write(home.path().join(id(MAX_TREES + 3).to_string()).join(STAMP), u64::MAX.to_string()).unwrap();
     cache.evict(10_000).unwrap();
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 9);
+}
+
+#[test]
+fn a_manifest_that_names_one_chunk_thousands_of_times_is_refused_by_its_size() {
+    let piece = muster_model::bundle::Chunk { id: chunk::id(&[7; 1 << 20]), bytes: 1 << 20 };
+    let manifest = Manifest { listing: Vec::new(), content: vec![piece; 8192] };
+    let limit = |bundle_bytes| DiskLimits { bundle_bytes, ..DiskLimits::default() };
+    assert!(check_size(&manifest, &limit(8 << 30)).is_ok());
+    let refused = check_size(&manifest, &limit(1 << 30)).unwrap_err().to_string();
+    assert_eq!(refused, "the bundle unpacks to 8 GB, more than the 1 GB that limits.bundle allows");
+    let beyond = Manifest {
+        content: vec![muster_model::bundle::Chunk { id: chunk::id(b"x"), bytes: u64::MAX }; 2],
+        ..Manifest::default()
+    };
+    assert!(check_size(&beyond, &limit(u64::MAX - 1)).is_err(), "the sum does not overflow");
+}
+
+#[test]
+fn unpacking_stops_at_the_floor_of_free_space() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().join("tree");
+    fs::create_dir(&root).unwrap();
+    let plan = Plan::from([("d/large".into(), (0o644, 1, vec![7; 17 << 20]))]);
+    let (layout, chunks) = layout_of(&plan, 1 << 20);
+    let mut build = Build::begin(layout, &root, None, Some(u64::MAX)).unwrap();
+    let error = loop {
+        let wanted = build.missing().first().cloned().expect("it stops before all is written");
+        if let Err(error) = build.take(&chunks[&chunk::digest(&wanted.id)]) {
+            break error;
+        }
+    };
+    assert!(error.is_full(), "{error}");
 }

@@ -42,6 +42,7 @@ fn task(home: &Path, outputs: &[&str]) -> Owed {
         memory_bytes: None,
         account: None,
         volumes: vec![],
+        disk: Default::default(),
     };
     let record = Record::new(prepare, None);
     let ended =

@@ -239,6 +239,7 @@ fn outputs_that_were_collected_without_a_server_are_told_after_each_hello() {
         memory_bytes: None,
         account: None,
         volumes: vec![],
+        disk: Default::default(),
     };
     let dir = TaskDir::new(Path::new("/tasks"), &task());
     let mut table = Table::default();

@@ -11,8 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use muster_link::log::{Header, SEGMENT_BYTES, SegmentDir, Stream};
+use muster_link::message::DiskLimits;
+use muster_model::quantity::format_bytes;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::pipe::{SpliceFlags, splice};
+
+use crate::disk;
 
 /// The only writer of a task's log.
 pub(crate) struct Capture {
@@ -23,13 +27,44 @@ pub(crate) struct Capture {
     length: u64,
     /// For filesystems that cannot be spliced into. Made when the first such is met.
     copy_buffer: Option<Box<[u8]>>,
+    limits: DiskLimits,
+    /// The log length at which free disk space is measured next.
+    measure_at: u64,
+    /// Output is dropped, and the log says so at this place.
+    is_cut: bool,
+    /// How much output was dropped.
+    dropped_bytes: u64,
 }
+
+/// How much is written between two measurements of free disk space. A log that stays shorter is never held back.
+const MEASURE_EVERY: u64 = 4 << 20;
+/// How much output beyond the limit is read and dropped at a time.
+const DROP_BYTES: usize = 64 << 10;
 
 impl Capture {
     /// Begin a log. Its first segment is also the sign that a supervisor has come this far.
     pub(super) fn create(dir: SegmentDir) -> io::Result<Capture> {
         let file = dir.create_segment(0).map_err(io::Error::other)?;
-        Ok(Capture { dir, start: 0, file, length: 0, copy_buffer: None })
+        Ok(Capture::at(dir, 0, file, 0))
+    }
+
+    fn at(dir: SegmentDir, start: u64, file: File, length: u64) -> Capture {
+        Capture {
+            dir,
+            start,
+            file,
+            length,
+            copy_buffer: None,
+            limits: DiskLimits::default(),
+            measure_at: start + length + MEASURE_EVERY,
+            is_cut: false,
+            dropped_bytes: 0,
+        }
+    }
+
+    /// Sets how long the log may become, and how much disk space stays free.
+    pub(crate) fn limit(&mut self, limits: DiskLimits) {
+        self.limits = limits;
     }
 
     /// Continue the log of a supervisor that was killed. `pipes` are those of its streams that could be kept: an
@@ -40,7 +75,7 @@ impl Capture {
             return Capture::create(dir);
         };
         let file = dir.open_segment(start).map_err(io::Error::other)?;
-        let mut capture = Capture { dir, start, length: whole - start, file, copy_buffer: None };
+        let mut capture = Capture::at(dir, start, file, whole - start);
         capture.finish(pipes)?;
         Ok(capture)
     }
@@ -58,6 +93,10 @@ impl Capture {
         if length == 0 {
             return Ok(0);
         }
+        if self.end() >= self.limits.log_bytes {
+            return self.discard(pipe);
+        }
+        self.measure_disk()?;
         if self.length >= SEGMENT_BYTES {
             self.rotate()?;
         }
@@ -72,8 +111,61 @@ impl Capture {
         if moved > 0 { Ok(moved) } else { result.map(|()| 0) }
     }
 
-    /// Write marks, whole and in one piece.
+    /// Write marks, whole and in one piece. The output that follows belongs to another element, whose part of the log
+    /// says for itself that it was cut.
     pub(super) fn mark(&mut self, records: &[u8]) -> io::Result<()> {
+        self.is_cut = false;
+        self.append(records)
+    }
+
+    /// Ends a log that was cut with how much is missing.
+    pub(super) fn close_cut(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.dropped_bytes) {
+            0 => Ok(()),
+            bytes => self.say(&format!("[muster] {} of output were dropped\n", format_bytes(bytes))),
+        }
+    }
+
+    /// Drops output beyond the limit. The pipe is drained, so the task goes on.
+    fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<u32> {
+        if !self.is_cut {
+            let limit = format_bytes(self.limits.log_bytes);
+            self.say(&format!(
+                "\n[muster] log cut here: it has reached the limit of {limit} (limits.task_log); later output is dropped\n"
+            ))?;
+            self.is_cut = true;
+        }
+        let mut buffer = [0; DROP_BYTES];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok(count) => {
+                self.dropped_bytes += count as u64;
+                Ok(count as u32)
+            }
+            Err(Errno::INTR | Errno::AGAIN) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes a line of the supervisor's own into the log.
+    fn say(&mut self, text: &str) -> io::Result<()> {
+        let length = text.len() as u32;
+        let header = Header { length, stream: Stream::Stderr, time_micros: now_micros(), is_mark: false };
+        self.append(&[&header.encode()[..], text.as_bytes()].concat())
+    }
+
+    /// Fails like a full disk while free space is below the floor: output then waits in its pipe.
+    fn measure_disk(&mut self) -> io::Result<()> {
+        if self.end() < self.measure_at {
+            return Ok(());
+        }
+        if let Ok(stat) = rustix::fs::fstatvfs(&self.file) {
+            disk::check_measured(&stat, self.limits.free_bytes, 0)?;
+        }
+        self.measure_at = self.end() + MEASURE_EVERY;
+        Ok(())
+    }
+
+    fn append(&mut self, records: &[u8]) -> io::Result<()> {
         if self.length >= SEGMENT_BYTES {
             self.rotate()?;
         }
@@ -243,6 +335,57 @@ mod tests {
         let (read, _write) = pipe_with_bytes(b"new");
         assert_eq!(capture.take(read.as_fd(), Stream::Stdout).unwrap(), 3);
         assert_eq!(output(&dir), b"new");
+    }
+
+    #[test]
+    fn output_beyond_the_limit_is_drained_and_dropped_with_a_mark_at_the_cut() {
+        let (_home, dir) = log();
+        let mut capture = Capture::create(dir.clone()).unwrap();
+        capture.limit(DiskLimits { log_bytes: 1000, ..DiskLimits::default() });
+        for round in 0..50 {
+            let (read, _write) = pipe_with_bytes(&[b'x'; 600]);
+            while capture.take(read.as_fd(), Stream::Stdout).unwrap() > 0 {}
+            assert_eq!(ioctl_fionread(&read).unwrap(), 0, "the task is never blocked, round {round}");
+        }
+        capture.close_cut().unwrap();
+        let text = String::from_utf8(output(&dir)).unwrap();
+        assert_eq!(text.matches("log cut here").count(), 1, "{text}");
+        assert!(
+            text.starts_with(&"x".repeat(1200)) && text.contains("28.1 KB of output were dropped"),
+            "{text}"
+        );
+        assert!(capture.end() < 2000 && capture.end() == dir.end().unwrap());
+    }
+
+    #[test]
+    fn each_element_of_a_cut_log_says_that_it_was_cut() {
+        let (_home, dir) = log();
+        let mut capture = Capture::create(dir.clone()).unwrap();
+        capture.limit(DiskLimits { log_bytes: 10, ..DiskLimits::default() });
+        for element in 0..3 {
+            capture.mark(&Header::mark(&muster_model::array::Mark::Began { element }, 1)).unwrap();
+            let (read, _write) = pipe_with_bytes(b"output of an element");
+            while capture.take(read.as_fd(), Stream::Stdout).unwrap() > 0 {}
+        }
+        let text = String::from_utf8(output(&dir)).unwrap();
+        assert_eq!(text.matches("log cut here").count(), 3, "{text}");
+    }
+
+    #[test]
+    fn output_waits_in_its_pipe_while_the_disk_is_below_its_floor() {
+        let (_home, dir) = log();
+        let mut capture = Capture::create(dir.clone()).unwrap();
+        capture.limit(DiskLimits { free_bytes: Some(u64::MAX), ..DiskLimits::default() });
+        let (read, _write) = pipe_with_bytes(b"short logs are never held back");
+        assert_eq!(capture.take(read.as_fd(), Stream::Stdout).unwrap(), 30);
+        capture.measure_at = 0;
+        let (read, _write) = pipe_with_bytes(b"waits");
+        for _ in 0..2 {
+            let error = capture.take(read.as_fd(), Stream::Stdout).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        }
+        capture.limit(DiskLimits { free_bytes: Some(0), ..DiskLimits::default() });
+        assert_eq!(capture.take(read.as_fd(), Stream::Stdout).unwrap(), 5);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use muster_link::message::Elements;
+use muster_link::message::{DiskLimits, Elements};
 use muster_model::launch::Work;
 use muster_model::signal::Signal;
 use muster_model::task::StopNotice;
@@ -104,6 +104,9 @@ pub struct Launch {
     /// Where it runs as somebody else: what it is to see, besides its own directory, where only root can look.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seen: Vec<PathBuf>,
+    /// How much of the node's disk its log may fill.
+    #[serde(default)]
+    pub disk: DiskLimits,
     pub tree: Tree,
 }
 

@@ -112,6 +112,7 @@ impl Life {
         let ended_at = Timestamp::now();
         self.end_tree();
         self.drain();
+        self.watch.close_log();
         Exit {
             format: FORMAT,
             outcome,

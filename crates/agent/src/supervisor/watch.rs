@@ -115,6 +115,13 @@ impl Watch {
         self.sources.iter().any(|source| !source.ended && (patient || source.is_waiting_for_room()))
     }
 
+    /// Nothing more is taken: a log that was cut says how much is missing.
+    pub(super) fn close_log(&mut self) {
+        if let Err(error) = self.capture.close_cut() {
+            complain("cannot write how much output was dropped", &error);
+        }
+    }
+
     pub(super) fn log_end(&self) -> u64 {
         self.capture.end()
     }

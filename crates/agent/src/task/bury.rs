@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use muster_link::log::{SegmentDir, Stream};
+use muster_link::message::DiskLimits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Error, Observation, Pipes, lock_alone, observe_after_lock};
@@ -34,7 +35,8 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         (Some(launch), Some(root)) => end_tree(launch, root),
         _ => Vec::new(),
     };
-    let log_bytes = save_output(dir, pipes).map_err(Error::io("save the output", dir))?;
+    let limits = launch.as_ref().map(|launch| launch.disk.clone()).unwrap_or_default();
+    let log_bytes = save_output(dir, pipes, limits).map_err(Error::io("save the output", dir))?;
     let exit = Exit {
         format: FORMAT,
         outcome: Outcome::SupervisorLost,
@@ -66,10 +68,11 @@ fn end_tree(launch: &Launch, root: Root) -> Vec<i32> {
     survivors
 }
 
-fn save_output(dir: &Path, pipes: Option<&Pipes>) -> io::Result<u64> {
+fn save_output(dir: &Path, pipes: Option<&Pipes>, limits: DiskLimits) -> io::Result<u64> {
     let log = SegmentDir::new(dir.join(LOG));
     let Some(pipes) = pipes else { return Ok(Capture::resume(log, [None, None])?.end()) };
     let mut capture = Capture::resume(log, pipes.each().map(Some))?;
+    capture.limit(limits);
     let deadline = Instant::now() + DRAIN;
     let mut open = Stream::ALL.to_vec();
     while !open.is_empty() {

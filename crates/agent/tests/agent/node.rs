@@ -234,6 +234,7 @@ pub fn prepare_with(task: &TaskId, change: impl FnOnce(&mut Prepare)) -> ToAgent
         memory_bytes: None,
         account: None,
         volumes: vec![],
+        disk: Default::default(),
     };
     change(&mut prepare);
     ToAgent::Prepare(Box::new(prepare))

@@ -75,6 +75,7 @@ impl Plan {
             limits: Vec::new(),
             seen: Vec::new(),
             has_secrets: false,
+            disk: Default::default(),
             tree,
         };
         Plan { home, id, launch }
