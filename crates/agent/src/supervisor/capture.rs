@@ -32,8 +32,9 @@ pub(crate) struct Capture {
     measure_at: u64,
     /// Output is dropped, and the log says so at this place.
     is_cut: bool,
-    /// How much output was dropped.
+    /// How much output was dropped, and of which stream the last of it.
     dropped_bytes: u64,
+    dropped_of: Stream,
 }
 
 /// How much is written between two measurements of free disk space. A log that stays shorter is never held back.
@@ -59,6 +60,7 @@ impl Capture {
             measure_at: start + length + MEASURE_EVERY,
             is_cut: false,
             dropped_bytes: 0,
+            dropped_of: Stream::Stdout,
         }
     }
 
@@ -94,7 +96,7 @@ impl Capture {
             return Ok(0);
         }
         if self.end() >= self.limits.log_bytes {
-            return self.discard(pipe);
+            return self.discard(pipe, stream);
         }
         self.measure_disk()?;
         if self.length >= SEGMENT_BYTES {
@@ -127,7 +129,8 @@ impl Capture {
     }
 
     /// Drops output beyond the limit. The pipe is drained, so the task goes on.
-    fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<u32> {
+    fn discard(&mut self, pipe: BorrowedFd<'_>, stream: Stream) -> io::Result<u32> {
+        self.dropped_of = stream;
         if !self.is_cut {
             let limit = format_bytes(self.limits.log_bytes);
             self.say(&format!(
@@ -146,10 +149,10 @@ impl Capture {
         }
     }
 
-    /// Writes a line of the supervisor's own into the log.
+    /// Writes a line of the supervisor's own into the log, among the output that it is about.
     fn say(&mut self, text: &str) -> io::Result<()> {
         let length = text.len() as u32;
-        let header = Header { length, stream: Stream::Stderr, time_micros: now_micros(), is_mark: false };
+        let header = Header { length, stream: self.dropped_of, time_micros: now_micros(), is_mark: false };
         self.append(&[&header.encode()[..], text.as_bytes()].concat())
     }
 
