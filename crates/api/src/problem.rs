@@ -53,6 +53,8 @@ muster_model::catalogue! {
         ServerDiskFull = "server_disk_full" => "Free space where the server keeps its data (`muster server status` says where), then try again.",
         /// The session's shell has ended: it takes no more commands.
         SessionOver = "session_over" => "Open it anew: `muster session open JOB --name NAME --fresh`, or `session run --fresh`.",
+        /// The user or the workspace has stored as much as it may.
+        StorageLimit = "storage_limit" => "Remove jobs that are not needed (`muster rm JOB`, then `muster gc` by an admin), or ask an admin to raise the limit that the message names.",
         /// The request is larger than the server takes.
         TooLarge = "too_large" => "Make it smaller: a job names its data, it does not contain it.",
         /// The server is asked too often, or was given too many wrong passwords.
@@ -87,7 +89,8 @@ impl Code {
             | Self::NoAccounts
             | Self::NoRoom
             | Self::ServerConfigInvalid
-            | Self::SessionOver => 409,
+            | Self::SessionOver
+            | Self::StorageLimit => 409,
             Self::InvalidFields => 422,
             Self::TooManyRequests => 429,
             Self::Internal | Self::Unknown => 500,
@@ -121,6 +124,7 @@ impl Code {
             Self::ServerConfigInvalid => "the configuration cannot be used",
             Self::ServerDiskFull => "the server's disk is full",
             Self::SessionOver => "the session is over",
+            Self::StorageLimit => "the storage limit is reached",
             Self::TooLarge => "too large",
             Self::TooManyRequests => "too many requests",
             Self::Unauthorized => "not authorized",

@@ -531,11 +531,12 @@ pub struct PutBundle {
 pub struct BundleStatus {
     /// Its name.
     pub id: BundleId,
-    /// The chunks the server lacks; the bundle can be used once there are none.
+    /// The chunks that you have not sent, of many the first; the bundle can be used once there are none. A chunk that only
+    /// other users have sent is missing, too.
     pub missing: Vec<ChunkId>,
 }
 
-/// `POST /chunks/missing`, request and reply: of these chunks, those that the server lacks.
+/// `POST /chunks/missing`, request and reply: of these chunks, those that the server lacks, or has from other users alone.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkList {

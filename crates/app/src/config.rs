@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use crate::k8s::K8s;
 use crate::keep::Keep;
+use crate::limits::Limits;
 use crate::pool::Pool;
 use crate::slurm::Slurm;
 
@@ -41,6 +42,9 @@ pub struct Config {
     /// What is kept of what is over.
     #[serde(default)]
     pub keep: Keep,
+    /// How much of a disk may be filled.
+    #[serde(default)]
+    pub limits: Limits,
     /// How queues are kept.
     #[serde(default)]
     pub scheduler: Policy,
@@ -151,6 +155,7 @@ impl Config {
         config.local.tree_kill()?;
         config.local.measure_every()?;
         config.keep.read()?;
+        config.limits.read()?;
         config.pools()?;
         config.volumes()?;
         config.scheduler.check().map_err(|(field, wrong)| anyhow::anyhow!("scheduler.{field}: {wrong}"))?;
@@ -299,6 +304,7 @@ mod tests {
             ("[local]\ncpus = -1", "local.cpus"),
             ("[local]\nslots = 0", "local.slots"),
             ("[keep]\nlogs_age = \"soon\"", "keep.logs_age"),
+            ("[limits]\nworkspace = \"lots\"", "limits.workspace"),
             ("[fastgpu]\nmachines = \"gpu\"", "write local, ssh/POOL"),
             ("[fastgpu]\nmachines = \"k8s/x\"", "fastgpu.machines"),
             ("[local]\nslot = 1", "slot"),

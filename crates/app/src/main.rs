@@ -6,6 +6,7 @@ mod gang;
 mod inside;
 mod k8s;
 mod keep;
+mod limits;
 mod log;
 mod pod;
 mod pool;

@@ -24,7 +24,13 @@ pub fn reader(home: PathBuf, text: &str) -> anyhow::Result<ReadAgain> {
             let changed = different(&last, &now).into_iter().filter(|key| holds_at_once(key)).collect();
             let needs_restart =
                 different(&started, &now).into_iter().filter(|key| !holds_at_once(key)).collect();
-            let fresh = Fresh { keep: config.keep.read()?, pools: config.pools()?, changed, needs_restart };
+            let fresh = Fresh {
+                keep: config.keep.read()?,
+                limits: config.limits.read()?,
+                pools: config.pools()?,
+                changed,
+                needs_restart,
+            };
             *last = now;
             anyhow::Ok(fresh)
         };
@@ -35,7 +41,7 @@ pub fn reader(home: PathBuf, text: &str) -> anyhow::Result<ReadAgain> {
 /// Whether a setting is looked at again and again, and not only at the start. `[fastgpu]` is read by clients.
 fn holds_at_once(key: &str) -> bool {
     let table = key.split('.').next().unwrap_or_default();
-    matches!(table, "keep" | "pools" | "fastgpu") && key != "keep.unused"
+    matches!(table, "keep" | "limits" | "pools" | "fastgpu") && key != "keep.unused"
 }
 
 fn settings(text: &str) -> anyhow::Result<Settings> {

@@ -67,6 +67,7 @@ fn serve(options: ServerOptions, key: Option<String>) -> anyhow::Result<()> {
         version: crate::version(),
         owner: owner(),
         keep: config.keep.read()?,
+        limits: config.limits.read()?,
         pools: config.pools()?,
         volumes: config.volumes()?,
         policy: config.scheduler.clone(),

@@ -201,6 +201,42 @@ pub const SETTINGS: &[Setting] = &[
         example: "730d",
     },
     Setting {
+        key: "limits.task_log",
+        default: "4GB",
+        meaning: "the log of one task; later output is dropped, and the log says so",
+        example: "1GB",
+    },
+    Setting {
+        key: "limits.bundle",
+        default: "20GB",
+        meaning: "the code of one job, unpacked",
+        example: "50GB",
+    },
+    Setting {
+        key: "limits.unused_uploads",
+        default: "20GB",
+        meaning: "code that one user has uploaded and no job refers to",
+        example: "5GB",
+    },
+    Setting {
+        key: "limits.workspace",
+        default: "200GB",
+        meaning: "logs, outputs and code of one workspace's jobs, on a server with accounts",
+        example: "1TB",
+    },
+    Setting {
+        key: "limits.server_free",
+        default: "2 % of the disk, at most 1GB",
+        meaning: "free space that stays on the server's disk",
+        example: "10GB",
+    },
+    Setting {
+        key: "limits.node_free",
+        default: "2 % of the disk, at most 1GB",
+        meaning: "free space that stays on each node's disk",
+        example: "10GB",
+    },
+    Setting {
         key: "fastgpu.machines",
         default: "the only pool, or local",
         meaning: "where fastgpu, ecluster and their Python packages take machines from: ssh/POOL or local",

@@ -70,6 +70,7 @@ impl Kind {
             | Code::Internal
             | Code::MethodNotAllowed
             | Code::ServerDiskFull
+            | Code::StorageLimit
             | Code::TooManyRequests
             | Code::Unavailable
             | Code::Unknown => Self::Failed,

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use muster_api::Code;
 use muster_api::client::{self, Client};
 use tokio::time::{Instant, sleep};
 
@@ -21,6 +22,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may say that it cannot do something now.
 const UNAVAILABLE: Duration = Duration::from_secs(5);
+/// How long an upload waits for its turn among others.
+const TURN: Duration = Duration::from_secs(300);
 
 /// An open way to a server.
 pub(crate) struct Session {
@@ -70,6 +73,29 @@ impl Session {
             match operation(&self.client).await {
                 Err(error) if error.is_transient() => self.recover(&mut patience, error).await?,
                 other => return other.map_err(Error::from),
+            }
+        }
+    }
+
+    /// The same for an upload: a server that has no turn for it now says when to try again.
+    pub async fn upload<T>(
+        &self,
+        operation: impl AsyncFn(&Client) -> Result<T, client::Error>,
+    ) -> Result<T, Error> {
+        let deadline = Instant::now() + TURN;
+        loop {
+            let attempt = self.call(async |client| match operation(client).await {
+                Err(client::Error::Problem(problem)) if problem.code == Code::TooManyRequests => {
+                    Ok(Err(problem))
+                }
+                done => done.map(Ok),
+            });
+            match attempt.await? {
+                Ok(done) => return Ok(done),
+                Err(problem) if Instant::now() < deadline => {
+                    sleep(Duration::from_secs(problem.retry_after.unwrap_or(1))).await;
+                }
+                Err(problem) => return Err(client::Error::Problem(problem).into()),
             }
         }
     }

@@ -209,7 +209,7 @@ async fn commit(session: &Session, taken: &Taken) -> Result<(), Error> {
     let bundle =
         PutBundle { listing: taken.manifest.listing.clone(), content: taken.manifest.content.clone() };
     let status =
-        session.call(async |client| client.put_bundle(&bundle).await).await.map_err(Error::Server)?;
+        session.upload(async |client| client.put_bundle(&bundle).await).await.map_err(Error::Server)?;
     match status.missing.len() {
         0 => Ok(()),
         missing => Err(Error::Refused { missing }),

@@ -7,13 +7,16 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use muster_api::problem::{Code, Problem};
 use muster_bundle::chunk;
-use muster_model::bundle::Manifest;
+use muster_model::spec::{FieldCode, FieldError};
 use muster_model::{BundleId, ChunkId};
 
-use crate::chunk_store::pack;
+use crate::accounts::Caller;
+use crate::chunk_store::pack::{self, PackWriter};
 use crate::core::{Input, internal, now};
 use crate::disk;
+use crate::manifest::{self, CompactManifest};
 use crate::state::Shared;
+use crate::upload::{self, Uploader};
 
 /// Why a pack was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -25,15 +28,18 @@ pub(crate) enum Error {
     Store(#[from] pack::Error),
 }
 
-/// Names a bundle; if no chunk of it is missing, it is on disk when this returns.
+/// Names a bundle; if no chunk of it is missing, it is on disk when this returns. For a `tenant`, chunks that they have not
+/// shown are missing.
 pub(crate) async fn put(
     shared: &Arc<Shared>,
     id: BundleId,
-    manifest: Manifest,
+    manifest: Arc<CompactManifest>,
+    tenant: Option<Arc<Uploader>>,
 ) -> Result<Vec<ChunkId>, Problem> {
-    let (store, name) = (shared.clone(), id.clone());
+    let (store, name, user) = (shared.clone(), id.clone(), tenant.clone());
     let (missing, used_at, text) = with_chunks(shared, move || {
-        let missing = store.chunks.missing(manifest.chunks().map(|chunk| &chunk.id))?;
+        store.floor.check()?;
+        let missing = missing_for(&store, manifest.pieces().map(|piece| piece.digest), user.as_deref())?;
         let used_at = store.readers.bundle_used_at(&name);
         // What a stored bundle has was settled when it was stored.
         if missing.is_empty() && !matches!(used_at, Ok(Some(_))) {
@@ -47,33 +53,89 @@ pub(crate) async fn put(
     let is_fresh =
         |used_at| now().duration_since(used_at) < (shared.keep().unused / 2).try_into().unwrap_or_default();
     if missing.is_empty() && !used_at.map_err(|error| internal(&error))?.is_some_and(is_fresh) {
-        shared.core.ask(|reply| Input::PutBundle(id, text, reply)).await?;
+        shared.core.ask(|reply| Input::PutBundle(id.clone(), text, reply)).await?;
+    }
+    if let Some(tenant) = tenant.filter(|_| missing.is_empty()) {
+        tenant.on_bundle(&id);
     }
     Ok(missing)
 }
 
+/// Of these chunks, those that are not here, or that a tenant has not shown. Waits for the disk.
+pub(crate) fn missing_for(
+    shared: &Shared,
+    digests: impl Iterator<Item = [u8; chunk::DIGEST]>,
+    tenant: Option<&Uploader>,
+) -> io::Result<Vec<ChunkId>> {
+    let Some(tenant) = tenant else { return shared.chunks.missing_for(digests, |_| true) };
+    tenant.load(&shared.readers, shared.keep().unused).map_err(io::Error::other)?;
+    shared.chunks.missing_for(digests, |digest| tenant.has_chunk(digest))
+}
+
+/// The code that a job names, as it was found.
+pub(crate) struct NamedCode {
+    /// The bytes of it that are new to the server and no workspace has been charged with.
+    pub uncounted_bytes: u64,
+}
+
 /// That a bundle which was stored still has all its chunks: one that was damaged on disk is not there any more, and is sent
-/// again by whoever is told so. Whether there is such a bundle at all is for the core to say.
-pub(crate) async fn check(shared: &Arc<Shared>, id: BundleId) -> Result<(), Problem> {
-    let (store, name) = (shared.clone(), id.clone());
-    let lost = with_chunks(shared, move || {
+/// again by whoever is told so. Whether there is such a bundle at all is for the core to say; but a bundle that a tenant
+/// may not name is not there for them, in the same words.
+pub(crate) async fn check(shared: &Arc<Shared>, caller: &Caller, id: BundleId) -> Result<NamedCode, Problem> {
+    let tenant = upload::tenant(shared, caller);
+    let (store, name, user, sight) = (shared.clone(), id.clone(), caller.name.clone(), caller.rights.sight());
+    let limit = shared.manifest_limit();
+    // A manifest is held whole here, and may be long.
+    let _turn = shared.uploads.checks.acquire().await;
+    let found = with_chunks(shared, move || {
+        if let Some(tenant) = &tenant {
+            let is_named = tenant.has_bundle(&name)
+                || store.readers.has_code(&name, None, &user, &sight).map_err(io::Error::other)?;
+            if !is_named {
+                return Ok(Named::Hidden);
+            }
+        }
         let row = store.readers.bundle(&name).map_err(io::Error::other)?;
-        let manifest = row.and_then(|row| row.manifest.parse::<Manifest>().ok()).unwrap_or_default();
-        Ok(store.chunks.missing(manifest.chunks().map(|chunk| &chunk.id))?.len())
+        let manifest = row.and_then(|row| CompactManifest::read_text(&row.manifest).ok()).unwrap_or_default();
+        if manifest.bytes() > limit.bundle_bytes {
+            return Ok(Named::TooLarge(manifest.bytes()));
+        }
+        let lost = store.chunks.missing_for(manifest.pieces().map(|piece| piece.digest), |_| true)?.len();
+        let uncounted_bytes = tenant.map_or(0, |tenant| tenant.take_uncounted(manifest.pieces()));
+        Ok(if lost == 0 { Named::Whole(uncounted_bytes) } else { Named::Lost(lost) })
     });
-    match lost.await? {
-        0 => Ok(()),
-        count => {
+    match found.await? {
+        Named::Whole(uncounted_bytes) => Ok(NamedCode { uncounted_bytes }),
+        Named::Hidden => Err(absent(&id)),
+        Named::TooLarge(bytes) => {
+            let message = manifest::too_large(bytes, limit);
+            Err(Problem::fields(vec![FieldError::new("bundle", FieldCode::OutOfRange, message)]))
+        }
+        Named::Lost(count) => {
             Err(Problem::new(Code::BundleIncomplete, format!("{count} chunks of {id} are not here any more"))
                 .hint("send it again: POST /api/v1/bundles says what is missing"))
         }
     }
 }
 
-/// Takes a pack, a few records at a time. Records before one that is refused are kept.
+enum Named {
+    Whole(u64),
+    Hidden,
+    TooLarge(u64),
+    Lost(usize),
+}
+
+/// The answer about a bundle that is not there.
+pub(crate) fn absent(id: &BundleId) -> Problem {
+    Problem::new(Code::BundleIncomplete, format!("{id} is not here, or not whole"))
+        .hint("send it first: POST /api/v1/bundles, then the missing chunks with POST /api/v1/chunks")
+}
+
+/// Takes a pack, a few records at a time. Records before one that is refused are kept, and a tenant has shown them.
 pub(crate) async fn take_pack(
     shared: &Arc<Shared>,
     bytes: &mut (impl Stream<Item = io::Result<Bytes>> + Unpin),
+    tenant: Option<Arc<Uploader>>,
 ) -> Result<(), Error> {
     let mut writer = shared.chunks.writer();
     let mut incoming = Incoming { bytes, open: Bytes::new(), at: 0 };
@@ -93,11 +155,12 @@ pub(crate) async fn take_pack(
                 break None;
             }
         };
-        let (store, is_over) = (shared.clone(), ended.is_some());
+        let (store, user, is_over) = (shared.clone(), tenant.clone(), ended.is_some());
         let pushed;
         (writer, pushed) = blocking(move || {
+            store.floor.check()?;
             let mut records = records.into_iter();
-            let pushed = records.try_for_each(|record| writer.push(&store.chunks, record.id, &record.stored));
+            let pushed = records.try_for_each(|record| push(&mut writer, &store, record, user.as_deref()));
             // What came before is good, whatever came then.
             if is_over || matches!(pushed, Err(pack::Error::Chunk(_))) {
                 writer.finish(&store.chunks)?;
@@ -110,6 +173,21 @@ pub(crate) async fn take_pack(
             return ended;
         }
     }
+}
+
+fn push(
+    writer: &mut PackWriter,
+    shared: &Shared,
+    record: Record,
+    tenant: Option<&Uploader>,
+) -> Result<(), pack::Error> {
+    let Record { id, stored, length } = record;
+    let is_hidden = tenant.is_some_and(|tenant| !tenant.has_chunk(&chunk::digest(&id)));
+    writer.push(&shared.chunks, id.clone(), &stored, is_hidden)?;
+    if let Some(tenant) = tenant.filter(|_| is_hidden) {
+        tenant.on_chunk(&id, length as u64);
+    }
+    Ok(())
 }
 
 /// Records taken at once: a chunk of the longest kind, or a few of the usual.

@@ -34,8 +34,6 @@ use muster_bundle::chunk::{self, Verifier};
 use muster_model::ChunkId;
 use pack::PackWriter;
 
-/// The most chunks in a bundle: at the usual size, a quarter of a terabyte.
-pub(crate) const MAX_CHUNKS: usize = 1 << 20;
 /// The directories, by the first digit of the chunks' digests.
 const DIRECTORIES: [&str; 16] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "a", "b", "c", "d", "e", "f"];
@@ -85,14 +83,25 @@ impl ChunkStore {
     }
 
     /// Of these chunks, those that are not here, each once. Those that are stay for at least half a grace.
-    pub fn missing<'a>(&self, ids: impl Iterator<Item = &'a ChunkId>) -> io::Result<Vec<ChunkId>> {
+    pub fn missing(&self, ids: impl Iterator<Item = ChunkId>) -> io::Result<Vec<ChunkId>> {
+        self.missing_for(ids.map(|id| chunk::digest(&id)), |_| true)
+    }
+
+    /// The same for somebody who must not learn what others have: what they have not shown is missing, whether it is here or
+    /// not.
+    pub fn missing_for(
+        &self,
+        digests: impl Iterator<Item = [u8; chunk::DIGEST]>,
+        has_shown: impl Fn(&[u8; chunk::DIGEST]) -> bool,
+    ) -> io::Result<Vec<ChunkId>> {
         let refreshed_before = SystemTime::now().checked_sub(self.grace / 2);
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        for id in ids.filter(|id| seen.insert(*id)) {
-            if !self.is_present(id, refreshed_before)? {
-                missing.push(id.clone());
+        for digest in digests.filter(|digest| seen.insert(*digest)) {
+            let id = chunk::from_digest(&digest);
+            if !has_shown(&digest) || !self.is_present(&id, refreshed_before)? {
+                missing.push(id);
             }
         }
         Ok(missing)

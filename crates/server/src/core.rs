@@ -107,6 +107,8 @@ pub(crate) struct Parts {
     pub vault: Arc<Vault>,
     /// What nodes may keep.
     pub keep: muster_link::message::Keep,
+    /// How much of a node's disk a task may fill.
+    pub disk: muster_link::message::DiskLimits,
     /// Who has which account, where people have them.
     pub accounts: Option<Arc<Accounts>>,
     /// The server's own account.
@@ -293,6 +295,7 @@ impl Core {
             }
             Input::Dismiss(reply) => self.on_dismiss(reply, batch),
             Input::Keep(keep) => self.on_keep(keep),
+            Input::Disk(disk) => self.parts.disk = disk,
             Input::Unsettled(reply) => {
                 let is_here =
                     |node: &NodeId| self.nodes.get(node).is_some_and(|node| node.connection.is_some());

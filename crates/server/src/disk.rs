@@ -1,10 +1,62 @@
-//! A disk that is full, in words.
+//! A disk that is full, or nearly: what is refused then, and in which words.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use muster_api::problem::{Code, Problem};
+use muster_link::message::free_floor;
 use muster_model::quantity::format_bytes;
+
+/// For how long a measurement of free space holds. At the speed of a fast disk, less than the floor is written meanwhile.
+const MEASUREMENT_LASTS: Duration = Duration::from_millis(100);
+
+/// The free space below which the server takes no uploads, logs, outputs or jobs. The database goes on in what is left:
+/// people can still stop and remove jobs.
+pub(crate) struct DiskFloor {
+    dir: PathBuf,
+    state: Mutex<FloorState>,
+}
+
+struct FloorState {
+    configured: Option<u64>,
+    measured: Option<(Instant, bool)>,
+}
+
+impl DiskFloor {
+    pub fn new(dir: PathBuf, configured: Option<u64>) -> Self {
+        Self { dir, state: Mutex::new(FloorState { configured, measured: None }) }
+    }
+
+    /// Takes over a changed configuration.
+    pub fn set(&self, configured: Option<u64>) {
+        *self.lock() = FloorState { configured, measured: None };
+    }
+
+    /// Fails as a full disk does while less is free than the floor.
+    pub fn check(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        let last = state.measured.filter(|(at, _)| at.elapsed() < MEASUREMENT_LASTS);
+        let is_low = last.map_or_else(|| is_below(&self.dir, state.configured), |(_, is_low)| is_low);
+        if last.is_none() {
+            state.measured = Some((Instant::now(), is_low));
+        }
+        if is_low { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, FloorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A disk that cannot be measured is not held to be full: the write itself tells.
+fn is_below(dir: &Path, configured: Option<u64>) -> bool {
+    rustix::fs::statvfs(dir).is_ok_and(|disk| {
+        let floor = free_floor(configured, disk.f_blocks.saturating_mul(disk.f_frsize));
+        disk.f_bavail.saturating_mul(disk.f_frsize) < floor
+    })
+}
 
 /// Whether an error says that there is no room: on the disk, or in the user's quota.
 pub(crate) fn is_full(error: &io::Error) -> bool {
@@ -28,7 +80,27 @@ pub(crate) fn full(what: &str, directory: &Path) -> Problem {
     let directory = directory.display();
     Problem::new(
         Code::ServerDiskFull,
-        format!("{what}: the disk that holds {directory} is full ({free} free); nothing was changed"),
+        format!(
+            "{what}: the disk that holds {directory} is full ({free} free; limits.server_free keeps a reserve); nothing was changed"
+        ),
     )
     .hint("make room there, `muster gc` or `muster rm JOB` may help, then try again; what runs is not harmed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_below_its_floor_counts_as_full_until_the_floor_is_lower() {
+        let home = tempfile::tempdir().unwrap();
+        let floor = DiskFloor::new(home.path().to_owned(), Some(u64::MAX));
+        for _ in 0..2 {
+            assert!(is_full(&floor.check().unwrap_err()), "measured, and remembered");
+        }
+        floor.set(Some(0));
+        floor.check().unwrap();
+        let elsewhere = DiskFloor::new(home.path().join("missing"), Some(u64::MAX));
+        elsewhere.check().unwrap();
+    }
 }

@@ -54,8 +54,6 @@ use crate::state::Shared;
 const MAX_BODY: usize = 8 << 20;
 /// Strangers have little to say.
 const MAX_LOGIN: usize = 16 << 10;
-/// A manifest names every chunk of a bundle.
-const MAX_MANIFEST: usize = 128 << 20;
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(Problem)), modifiers(&Token), info(
@@ -119,7 +117,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(quota::change_user, quota::clear_user))
         .routes(routes!(metrics::of_node))
         .routes(routes!(job::diff))
-        .routes(routes!(bundle::put).layer(DefaultBodyLimit::max(MAX_MANIFEST)))
+        .routes(routes!(bundle::put).layer(DefaultBodyLimit::disable()))
         .routes(routes!(bundle::missing))
         .routes(routes!(bundle::put_chunks))
         .routes(routes!(gc::collect))

@@ -16,11 +16,14 @@ use muster_store::Readers;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 
+use crate::disk::DiskFloor;
+
 /// Every log this server keeps.
 pub(crate) struct LogStore {
     root: PathBuf,
     /// Logs that someone writes or follows.
     open: Mutex<HashMap<TaskId, Weak<Log>>>,
+    floor: Arc<DiskFloor>,
 }
 
 /// One task's log, shared by its writer and its followers.
@@ -42,8 +45,8 @@ impl Log {
 }
 
 impl LogStore {
-    pub fn new(root: PathBuf) -> Self {
-        Self { root, open: Mutex::default() }
+    pub fn new(root: PathBuf, floor: Arc<DiskFloor>) -> Self {
+        Self { root, open: Mutex::default(), floor }
     }
 
     /// Where a task's log is.
@@ -142,6 +145,8 @@ impl LogStore {
         stream.flush().await?;
         let mut bytes = Vec::new();
         while let Some(segment) = frame::receive(&mut stream, &mut bytes).await? {
+            // The agent keeps what is not taken, and sends it again.
+            self.floor.check()?;
             let chunk = std::mem::take(&mut bytes);
             (appender, bytes, offset) = blocking(move || {
                 let end = appender.append_at(segment, offset, &chunk).map_err(io::Error::other)?;

@@ -12,6 +12,7 @@ use muster_model::pool::PoolSpec;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::Input;
+use crate::limits::Limits;
 use crate::retention::Keep;
 use crate::state::Shared;
 
@@ -23,6 +24,8 @@ pub type ReadAgain = Box<dyn Fn() -> Result<Fresh, String> + Send + Sync>;
 pub struct Fresh {
     /// What is kept, and for how long.
     pub keep: Keep,
+    /// How much may be stored.
+    pub limits: Limits,
     /// The pools in it; they have been checked.
     pub pools: Vec<PoolSpec>,
     /// The settings that differ from what it said the last time, and hold from now on.
@@ -59,6 +62,9 @@ pub(crate) async fn reload(shared: &Arc<Shared>) -> Result<ServerReload, Problem
     let unused = shared.keep().unused;
     *shared.keep.write().unwrap_or_else(PoisonError::into_inner) = Keep { unused, ..fresh.keep };
     shared.core.tell(Input::Keep(node)).await?;
+    shared.core.tell(Input::Disk(fresh.limits.disk.clone())).await?;
+    shared.floor.set(fresh.limits.free_bytes);
+    *shared.limits.write().unwrap_or_else(PoisonError::into_inner) = fresh.limits;
     let report = ServerReload { changed: fresh.changed, needs_restart: fresh.needs_restart };
     tracing::info!(changed = ?report.changed, needs_restart = ?report.needs_restart, "the configuration was read anew");
     Ok(report)

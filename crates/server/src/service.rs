@@ -29,9 +29,11 @@ use crate::backup;
 use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::delegate::Troubles;
+use crate::disk::DiskFloor;
 use crate::engines::Engines;
 use crate::http::{Door, router};
 use crate::keeper::Word;
+use crate::limits::Limits;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
 use crate::metrics::{Commits, Metrics};
@@ -94,6 +96,8 @@ pub struct Options {
     pub owner: String,
     /// What it keeps, and for how long.
     pub keep: Keep,
+    /// How much may be stored.
+    pub limits: Limits,
     /// What tasks find at the same path everywhere.
     pub volumes: Vec<Volume>,
     /// How queues are kept; it has been checked.
@@ -204,7 +208,8 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
     let home = options.home;
     let Store { writer, readers } = Store::open(&home)?;
     let engines = Arc::new(options.engines);
-    let logs = Arc::new(LogStore::new(home.join("logs")));
+    let floor = Arc::new(DiskFloor::new(home.clone(), options.limits.free_bytes));
+    let logs = Arc::new(LogStore::new(home.join("logs"), floor.clone()));
     let (news, news_receiver) = watch::channel(readers.largest_event_seq()?);
     let (words_sender, words) = mpsc::unbounded_channel();
     let (delegate, delegated) = mpsc::unbounded_channel();
@@ -235,6 +240,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         starts: starts.clone(),
         home: home.clone(),
         keep: options.keep.node.clone(),
+        disk: options.limits.disk.clone(),
         accounts: accounts.clone(),
         owner: options.owner.clone(),
         volumes: options.volumes.clone(),
@@ -287,6 +293,10 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         stop,
         hang_up: CancellationToken::new(),
         keep: options.keep.into(),
+        limits: options.limits.into(),
+        floor,
+        uploads: Default::default(),
+        usage: Default::default(),
         reloads: Reloads::new(options.read_again),
         collecting: tokio::sync::Mutex::default(),
         owner: options.owner,

@@ -16,14 +16,19 @@ use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
 use crate::delegate::Troubles;
+use crate::disk::DiskFloor;
 use crate::engines::Engines;
+use crate::limits::Limits;
 use crate::link::Bulks;
 use crate::log_store::LogStore;
+use crate::manifest::ManifestLimit;
 use crate::metrics::{Commits, Metrics};
 use crate::reload::Reloads;
 use crate::retention::Keep;
 use crate::starts::Starts;
 use crate::tls::Certificate;
+use crate::upload::Uploads;
+use crate::usage::WorkspaceUsage;
 use crate::vault::Vault;
 use crate::volume::Volume;
 
@@ -60,6 +65,12 @@ pub(crate) struct Shared {
     pub hang_up: CancellationToken,
     /// What is kept, and for how long.
     pub keep: RwLock<Keep>,
+    /// How much may be stored.
+    pub limits: RwLock<Limits>,
+    /// How much free space stays on the server's disk.
+    pub floor: Arc<DiskFloor>,
+    pub uploads: Uploads,
+    pub usage: WorkspaceUsage,
     /// Reads the configuration anew.
     pub reloads: Reloads,
     /// Held while what need not be kept is removed.
@@ -75,6 +86,16 @@ impl Shared {
     /// Where the first admin's password is until it is changed.
     pub fn first_password(&self) -> PathBuf {
         Path::new(&self.home).join(FIRST_PASSWORD)
+    }
+
+    /// How much may be stored, by the configuration as it is now.
+    pub fn limits(&self) -> Limits {
+        self.limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How large a bundle may be.
+    pub fn manifest_limit(&self) -> ManifestLimit {
+        ManifestLimit { bundle_bytes: self.limits().disk.bundle_bytes }
     }
 
     /// What is kept, and for how long, by the configuration as it is now.

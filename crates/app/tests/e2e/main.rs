@@ -27,6 +27,7 @@ mod gate;
 mod init;
 mod kube;
 mod kube_engine;
+mod limits;
 mod logs;
 mod machine;
 mod many;

@@ -77,7 +77,7 @@ impl<'a, F: AsyncFn() -> Result<(), error::Error>> Courier<'a, F> {
         if !batch.chunks.is_empty() {
             self.ask().await?;
             let pack = self.pack(batch).await?;
-            let sent = self.session.call(async |client| client.put_chunks(pack.clone()).await).await;
+            let sent = self.session.upload(async |client| client.put_chunks(pack.clone()).await).await;
             sent.map_err(Error::Server)?;
         }
         Ok(bytes as u64)

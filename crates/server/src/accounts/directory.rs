@@ -45,6 +45,11 @@ impl Rights {
         if self.is_admin { Some(Role::Lead) } else { self.roles.get(workspace).copied() }
     }
 
+    /// Whether they may run jobs in any workspace.
+    pub fn can_submit(&self) -> bool {
+        self.is_admin || self.roles.values().any(|role| *role >= Role::Member)
+    }
+
     /// Where they are something themselves.
     pub fn roles(&self) -> &BTreeMap<String, Role> {
         &self.roles

@@ -23,13 +23,13 @@ impl Fixture {
     fn put(&self, content: &[u8]) -> ChunkId {
         let id = chunk::id(content);
         let mut writer = self.store.writer();
-        writer.push(&self.store, id.clone(), &[Encoder::default().encode(content).into()]).unwrap();
+        writer.push(&self.store, id.clone(), &[Encoder::default().encode(content).into()], false).unwrap();
         writer.finish(&self.store).unwrap();
         id
     }
 
     fn has(&self, id: &ChunkId) -> bool {
-        self.store.missing(std::iter::once(id)).unwrap().is_empty()
+        self.store.missing(std::iter::once(id.clone())).unwrap().is_empty()
     }
 
     fn age(&self, id: &ChunkId, by: Duration) {
@@ -58,14 +58,14 @@ fn a_chunk_is_kept_under_its_own_digest_only() {
     let store = &fixture.store;
     let (right, stored) = (chunk::id(b"hello"), Bytes::from(Encoder::default().encode(b"hello")));
     let mut writer = store.writer();
-    let wrong = writer.push(store, chunk::id(b"other"), std::slice::from_ref(&stored));
+    let wrong = writer.push(store, chunk::id(b"other"), std::slice::from_ref(&stored), false);
     assert!(matches!(wrong, Err(Error::Chunk(chunk::Error::Mismatch))), "{wrong:?}");
     assert!(!fixture.has(&right));
-    writer.push(store, right.clone(), std::slice::from_ref(&stored)).unwrap();
+    writer.push(store, right.clone(), std::slice::from_ref(&stored), false).unwrap();
     assert!(!fixture.has(&right), "what is not on disk has no name");
     writer.finish(store).unwrap();
     assert_eq!(
-        store.missing([&right, &right, &chunk::id(b"other")].into_iter()).unwrap(),
+        store.missing([right.clone(), right.clone(), chunk::id(b"other")].into_iter()).unwrap(),
         [chunk::id(b"other")]
     );
     assert_eq!(store.read(&right).unwrap(), Some(stored.to_vec()));
@@ -74,10 +74,27 @@ fn a_chunk_is_kept_under_its_own_digest_only() {
 }
 
 #[test]
+fn a_chunk_that_is_hidden_from_its_sender_is_written_though_it_is_here() {
+    let fixture = Fixture::new();
+    let id = fixture.put(b"known");
+    for (is_hidden, written) in [(false, 0), (true, 1)] {
+        let mut writer = fixture.store.writer();
+        let stored = Bytes::from(Encoder::default().encode(b"known"));
+        writer.push(&fixture.store, id.clone(), &[stored], is_hidden).unwrap();
+        assert_eq!(fixture.incoming(), written, "hidden: {is_hidden}");
+        writer.finish(&fixture.store).unwrap();
+    }
+    assert!(fixture.has(&id) && fixture.incoming() == 0);
+    let all = [chunk::digest(&id), chunk::digest(&chunk::id(b"other"))];
+    let missing = fixture.store.missing_for(all.into_iter(), |_| false).unwrap();
+    assert_eq!(missing, [id, chunk::id(b"other")], "nothing is there for somebody who has shown nothing");
+}
+
+#[test]
 fn what_was_not_finished_leaves_nothing() {
     let fixture = Fixture::new();
     let mut writer = fixture.store.writer();
-    writer.push(&fixture.store, chunk::id(b"a"), &[Encoder::default().encode(b"a").into()]).unwrap();
+    writer.push(&fixture.store, chunk::id(b"a"), &[Encoder::default().encode(b"a").into()], false).unwrap();
     assert_eq!(fixture.incoming(), 1);
     drop(writer);
     assert_eq!(fixture.incoming(), 0);
@@ -159,7 +176,7 @@ fn marks_take_manifests_and_many_of_them() {
     (0..10_000).for_each(|_| marks.add_manifest(&manifest.text()));
     let swept = fixture.store.sweep(&marks.finish(), SystemTime::now(), false).unwrap();
     assert_eq!(swept.chunks, 10);
-    assert_eq!(fixture.store.missing(ids.iter()).unwrap(), ids[30..]);
+    assert_eq!(fixture.store.missing(ids.iter().cloned()).unwrap(), ids[30..]);
 }
 
 #[test]
@@ -173,5 +190,5 @@ fn a_restart_removes_what_was_half_sent() {
     let store = ChunkStore::open(fixture.store.root.clone(), HOUR).unwrap();
     assert_eq!(fs::read_dir(store.root.join(INCOMING)).unwrap().count(), 0);
     assert!(!store.root.join("ab").exists());
-    assert!(store.missing(std::iter::once(&kept)).unwrap().is_empty());
+    assert!(store.missing(std::iter::once(kept.clone())).unwrap().is_empty());
 }

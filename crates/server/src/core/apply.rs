@@ -263,7 +263,7 @@ impl Core {
             memory_bytes: live.spec.resources.memory,
             account: live.need.account.clone(),
             volumes: if self.mounts_itself(live.target()) { Vec::new() } else { self.volumes_of(live) },
-            disk: Default::default(),
+            disk: self.parts.disk.clone(),
         };
         let node = task.placement.node.clone();
         self.send(&node, ToAgent::Prepare(Box::new(message)));

@@ -140,6 +140,8 @@ pub(crate) enum Input {
     Dismiss(Reply<()>),
     /// What nodes keep from now on.
     Keep(muster_link::message::Keep),
+    /// How much of a node's disk tasks that start from now on may fill.
+    Disk(muster_link::message::DiskLimits),
     /// The tasks that are over and whose connected nodes have not sent all of their log and outputs.
     Unsettled(Reply<HashSet<TaskId>>),
     /// Remove bundles that no job has; says how many went.

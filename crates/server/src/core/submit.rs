@@ -177,8 +177,7 @@ impl Core {
         if stored.is_some() {
             return Ok(());
         }
-        Err(Problem::new(Code::BundleIncomplete, format!("{id} is not here, or not whole"))
-            .hint("send it first: POST /api/v1/bundles, then the missing chunks with POST /api/v1/chunks"))
+        Err(crate::bundle::absent(id))
     }
 
     fn accept(&mut self, submission: Submission, batch: &mut Batch, now: Timestamp) -> JobId {

@@ -218,6 +218,7 @@ impl Office {
             version: "0".into(),
             owner: "me".into(),
             keep: Keep::default(),
+            limits: Default::default(),
             volumes: Vec::new(),
             policy: Default::default(),
             pools: Vec::new(),

@@ -19,6 +19,8 @@ pub(crate) struct Always;
 pub(crate) struct Reads;
 /// An operation that takes a body of limited size.
 pub(crate) struct Takes;
+/// An operation that stores what somebody sends, as far as they may.
+pub(crate) struct Stores;
 /// An operation on a job, named by the caller.
 pub(crate) struct OnJob;
 /// An operation on a node, named by its id.
@@ -67,6 +69,15 @@ impl IntoResponses for Reads {
 impl IntoResponses for Takes {
     fn responses() -> Responses {
         problems(&[(413, "The body is larger than the server takes.")])
+    }
+}
+
+impl IntoResponses for Stores {
+    fn responses() -> Responses {
+        problems(&[
+            (409, "The caller has stored as much as they may."),
+            (429, "Too many uploads are under way; the reply says when to try again."),
+        ])
     }
 }
 

@@ -181,6 +181,11 @@ impl Guard {
         reaches(caller, scope(rule))?;
         match rule {
             Rule::Anyone | Rule::Known(_) => Ok(Admitted::default()),
+            Rule::Submit if rights.can_submit() => Ok(Admitted::default()),
+            Rule::Submit => Err(forbidden(
+                "uploading code takes a member of a workspace; viewers run no jobs".into(),
+                "ask a lead of a workspace, or an admin, to make you a member",
+            )),
             Rule::SeeJob | Rule::SeeFiles | Rule::ChangeJob | Rule::EnterJob => {
                 let (job, owner) = self.job(caller, rule, part("job")).await?;
                 Ok(Admitted {
@@ -258,7 +263,7 @@ pub(crate) struct Stranger {
 fn scope(rule: Rule) -> Scope {
     match rule {
         Rule::Anyone | Rule::SeeJob | Rule::SeeFiles => Scope::Read,
-        Rule::ChangeJob | Rule::EnterJob => Scope::Write,
+        Rule::Submit | Rule::ChangeJob | Rule::EnterJob => Scope::Write,
         Rule::Known(scope) | Rule::Workspace(_, scope) | Rule::Person(scope) | Rule::Admin(scope) => scope,
     }
 }

@@ -1,5 +1,7 @@
 //! Jobs: make, list, show, stop, remove, and why.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,6 @@ use muster_api::view::{
 use muster_bundle::chunk;
 use muster_engine::{Class, Error, Family, Gang};
 use muster_model::JobId;
-use muster_model::bundle::Source;
 use muster_model::job::Event;
 use muster_model::spec::{After, FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
 use muster_store::{JobFilter, JobRow, Readers, Resolution, Sight};
@@ -29,7 +30,7 @@ use crate::audit;
 use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
-use crate::{bundle, view};
+use crate::{bundle, disk, upload, usage, view};
 
 /// Jobs on a page when the caller does not say.
 const DEFAULT_PAGE: u32 = 100;
@@ -75,10 +76,13 @@ pub(super) async fn create(
         }
         return Ok(Json(Preview { launch: view::launch(&spec), spec, name, why }).into_response());
     }
+    let workspace = spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.to_owned());
+    check_storage(&shared, &workspace).await?;
     if let Some(id) = &request.bundle {
-        bundle::check(&shared, id.clone()).await?;
+        let code = bundle::check(&shared, &caller, id.clone()).await?;
+        shared.usage.add_code(&workspace, code.uncounted_bytes);
     }
-    check_source(&shared, request.source.as_ref()).await?;
+    check_source(&shared, &caller, &request).await?;
     let submission = Submission {
         spec,
         owner: caller.name.clone(),
@@ -228,12 +232,29 @@ async fn check_there(
     }
 }
 
-/// The difference to the commit must have been sent, as the code was; then it stays for as long as the job does.
-async fn check_source(shared: &Arc<Shared>, source: Option<&Source>) -> Result<(), Problem> {
-    let Some(diff) = source.and_then(|source| source.diff.clone()) else { return Ok(()) };
-    let store = shared.clone();
+/// That there is room for what a job brings: on the server's disk, and for its workspace.
+async fn check_storage(shared: &Arc<Shared>, workspace: &str) -> Result<(), Problem> {
+    let home = Path::new(&shared.home);
+    shared.floor.check().map_err(|error| disk::problem("the job cannot be kept", home, &error))?;
+    usage::check(shared, workspace).await
+}
+
+/// The difference to the commit must have been sent, as the code was; then it stays for as long as the job does. A tenant
+/// has sent it, or may see a job that has it beside the same code.
+async fn check_source(shared: &Arc<Shared>, caller: &Caller, request: &CreateJob) -> Result<(), Problem> {
+    let diff = request.source.as_ref().and_then(|source| source.diff.clone());
+    let Some(diff) = diff else { return Ok(()) };
+    let (store, tenant) = (shared.clone(), upload::tenant(shared, caller));
+    let (user, sight, code) = (caller.name.clone(), caller.rights.sight(), request.bundle.clone());
     let missing = bundle::with_chunks(shared, move || {
-        let missing = store.chunks.missing(std::iter::once(&diff))?;
+        let tenant = match (tenant, &code) {
+            (Some(tenant), Some(code)) => {
+                let is_seen = store.readers.has_code(code, Some(&diff), &user, &sight);
+                (!is_seen.map_err(io::Error::other)?).then_some(tenant)
+            }
+            (tenant, _) => tenant,
+        };
+        let missing = bundle::missing_for(&store, std::iter::once(chunk::digest(&diff)), tenant.as_deref())?;
         store.chunks.settle()?;
         Ok(missing)
     });

@@ -17,6 +17,8 @@ pub(crate) enum Rule {
     Anyone,
     /// Whoever is known. What they get is what they may see, and what they make is theirs.
     Known(Scope),
+    /// Those who may run jobs: members of any workspace.
+    Submit,
     /// Whoever is something in the workspace of the job.
     SeeJob,
     /// The same, unless its files are those of an account on a machine: then its owner.
@@ -33,7 +35,7 @@ pub(crate) enum Rule {
     Admin(Scope),
 }
 
-use Rule::{Admin, Anyone, ChangeJob, EnterJob, Known, Person, SeeFiles, SeeJob, Workspace};
+use Rule::{Admin, Anyone, ChangeJob, EnterJob, Known, Person, SeeFiles, SeeJob, Submit, Workspace};
 
 /// By the name of the operation.
 pub(crate) const RULES: &[(&str, Rule)] = &[
@@ -83,9 +85,9 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("signal_session", EnterJob),
     ("attach_session", EnterJob),
     // Code.
-    ("put_bundle", Known(Scope::Write)),
-    ("put_chunks", Known(Scope::Write)),
-    ("missing_chunks", Known(Scope::Write)),
+    ("put_bundle", Submit),
+    ("put_chunks", Submit),
+    ("missing_chunks", Submit),
     // Machines.
     ("list_nodes", Known(Scope::Read)),
     ("show_node_metrics", Known(Scope::Read)),

@@ -4,11 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_bundle::chunk;
 use muster_link::control::{self, Received};
 use muster_link::message::{Kept, Lacks, MAX_CHUNKS, StreamHeader};
 use muster_link::session::Stream;
-use muster_model::bundle::Manifest;
 use muster_model::{BundleId, ChunkId, NodeId, TaskId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
@@ -19,12 +17,14 @@ use crate::bundle;
 use crate::chunk_store;
 use crate::core::Input;
 use crate::log_store::blocking;
+use crate::manifest::{self, CompactManifest};
 use crate::state::Shared;
+use crate::upload::LARGE_MANIFEST;
 
 /// Chunks read from disk at once: few enough to be held, enough not to wait for the disk each time.
 const READ_AHEAD: usize = 4;
 /// The longest manifest a node may send: a line for each chunk.
-const MAX_MANIFEST: u64 = (chunk_store::MAX_CHUNKS * 96) as u64;
+const MAX_MANIFEST: u64 = (manifest::MAX_CHUNKS * 96) as u64;
 /// A node that sends what a task left behind may be slow, but not silent.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the core hears of a log that grows: what it is given to do lasts much longer.
@@ -149,14 +149,15 @@ async fn take_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) -> io
 
 async fn receive_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) -> Result<BundleId, String> {
     let broken = |error: io::Error| format!("the bundle cannot be received: {error}");
-    let manifest = receive_manifest(stream).await.map_err(broken)?;
-    let id = chunk::bundle_id(&manifest);
-    let chunks = bundle::put(shared, id.clone(), manifest.clone()).await.map_err(|problem| problem.detail)?;
+    let manifest = Arc::new(receive_manifest(shared, stream).await.map_err(broken)?);
+    let id = manifest.bundle_id();
+    let chunks =
+        bundle::put(shared, id.clone(), manifest.clone(), None).await.map_err(|problem| problem.detail)?;
     let is_complete = chunks.is_empty();
     control::send(stream, &Lacks { chunks }).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
     let mut bytes = ReaderStream::with_capacity(&mut *stream, PIECE);
-    bundle::take_pack(shared, &mut bytes).await.map_err(|error| {
+    bundle::take_pack(shared, &mut bytes, None).await.map_err(|error| {
         let full = matches!(&error, bundle::Error::Store(chunk_store::pack::Error::Io(error)) if crate::disk::is_full(error));
         if full {
             return crate::disk::full("the chunks cannot be kept", shared.chunks.root()).detail;
@@ -166,24 +167,26 @@ async fn receive_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) ->
     if is_complete {
         return Ok(id);
     }
-    let missing = bundle::put(shared, id.clone(), manifest).await.map_err(|problem| problem.detail)?;
+    let missing = bundle::put(shared, id.clone(), manifest, None).await.map_err(|problem| problem.detail)?;
     match missing.len() {
         0 => Ok(id),
         count => Err(format!("{count} of its chunks did not come")),
     }
 }
 
-async fn receive_manifest(stream: &mut BufReader<Stream>) -> io::Result<Manifest> {
+/// Long texts are read a few at a time.
+async fn receive_manifest(shared: &Shared, stream: &mut BufReader<Stream>) -> io::Result<CompactManifest> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
     let length = timeout(PATIENCE, stream.read_u64_le()).await??;
     if length > MAX_MANIFEST {
         return Err(invalid(format!("a manifest of {length} bytes; at most {MAX_MANIFEST} are allowed")));
     }
+    let _turn = if length > LARGE_MANIFEST { shared.uploads.node_turn().await } else { None };
     let mut text = String::new();
     timeout(PATIENCE, stream.take(length).read_to_string(&mut text)).await??;
-    let manifest: Manifest = text.parse().map_err(|error| invalid(format!("{error}")))?;
-    if manifest.chunks().count() > chunk_store::MAX_CHUNKS {
-        return Err(invalid(format!("a bundle has at most {} chunks", chunk_store::MAX_CHUNKS)));
+    let manifest = CompactManifest::read_text(&text).map_err(|error| invalid(format!("{error}")))?;
+    if manifest.pieces().count() > manifest::MAX_CHUNKS {
+        return Err(invalid(format!("a bundle has at most {} chunks", manifest::MAX_CHUNKS)));
     }
     Ok(manifest)
 }

@@ -40,6 +40,11 @@ pub(crate) async fn collect(shared: &Arc<Shared>, dry_run: bool) -> Result<GcRep
     report.logs_bytes = logs(shared, dry_run).await?;
     report.outputs_bytes = outputs(shared, dry_run).await?;
     report.bundles = bundles(shared, dry_run).await?;
+    if !dry_run && shared.accounts.is_some() {
+        shared.uploads.forget(shared.keep().unused);
+        let store = shared.clone();
+        read(shared, move |readers| store.usage.measure_code(readers)).await?;
+    }
     let swept = chunks(shared, dry_run).await?;
     (report.chunks, report.chunk_bytes) = (swept.chunks, swept.bytes);
     if let Some((asked, answers)) = nodes {

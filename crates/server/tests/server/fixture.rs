@@ -12,7 +12,7 @@ use muster_api::model::{BundleId, ChunkId};
 use muster_api::view::{CreateJob, PutBundle};
 use muster_bundle::chunk::{self, Encoder};
 use muster_engine::local::{self, Local};
-use muster_server::{Engines, Entrance, Keep, Listen, Options};
+use muster_server::{Engines, Entrance, Keep, Limits, Listen, Options};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -64,6 +64,24 @@ impl Server {
         Self::run(dir, engines, Keep::default(), Vec::new(), change).await
     }
 
+    /// One with limits of its own, where people have accounts or not.
+    pub async fn with_limits(dir: TempDir, limits: Limits, accounts: bool) -> Self {
+        let change = |options: Options| Options {
+            accounts: accounts.then(|| Entrance { login: Duration::from_secs(3600), sign_up: true }),
+            listen: if accounts { Listen::Tcp("127.0.0.1:0".into()) } else { Listen::Socket },
+            limits,
+            ..options
+        };
+        let node = local::Options {
+            dir: dir.path().join("node"),
+            exe: "/bin/false".into(),
+            arguments: Vec::new(),
+            binary: || None,
+        };
+        let engines = Engines::new(vec![Arc::new(Local::new(node))]);
+        Self::run(dir, engines, Keep::default(), Vec::new(), change).await
+    }
+
     pub async fn with(dir: TempDir, engines: Engines, keep: Keep, pools: Vec<PoolSpec>) -> Self {
         Self::run(dir, engines, keep, pools, |options| options).await
     }
@@ -88,6 +106,7 @@ impl Server {
             version: "0".into(),
             owner: "me".into(),
             keep,
+            limits: Limits::default(),
             volumes: Vec::new(),
             policy: Default::default(),
             pools,

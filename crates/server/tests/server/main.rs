@@ -12,4 +12,5 @@ mod people;
 mod pools;
 mod speaking;
 mod team;
+mod uploads;
 mod walls;

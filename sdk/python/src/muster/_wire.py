@@ -35,6 +35,7 @@ Code = Literal[
     "server_config_invalid",
     "server_disk_full",
     "session_over",
+    "storage_limit",
     "too_large",
     "too_many_requests",
     "unauthorized",
@@ -254,7 +255,7 @@ class Chunk(TypedDict):
 
 
 class ChunkList(TypedDict):
-    """`POST /chunks/missing`, request and reply: of these chunks, those that the server lacks."""
+    """`POST /chunks/missing`, request and reply: of these chunks, those that the server lacks, or has from other users alone."""
 
     chunks: list[ChunkId]
 

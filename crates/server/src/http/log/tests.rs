@@ -20,6 +20,7 @@ use super::follower::{Follower, Patience, Turn};
 use super::source::{Piece, Selection, Source, read_on};
 use super::*;
 use crate::core::{ConnectionId, Input, Submission};
+use crate::disk::DiskFloor;
 use crate::log_store::LogStore;
 use crate::service::{Listen, Options, Unserved};
 
@@ -54,7 +55,7 @@ fn append(dir: SegmentDir, records: &[(Stream, Vec<u8>)]) -> u64 {
 impl OnDisk {
     fn new(records: &[(Stream, Vec<u8>)]) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let logs = LogStore::new(home.path().into());
+        let logs = LogStore::new(home.path().into(), Arc::new(DiskFloor::new(home.path().into(), Some(0))));
         let task = AttemptId { job: JobId::from_random(1), number: 1 }.task(0);
         append(logs.dir(&task), records);
         Self { _home: home, logs, task }
@@ -235,6 +236,7 @@ fn options(home: &Path) -> Options {
     };
     Options {
         keep: crate::retention::Keep::default(),
+        limits: Default::default(),
         volumes: Vec::new(),
         policy: Default::default(),
         pools: Vec::new(),
