@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use muster_api::model::Timestamp;
-use muster_api::model::node::Capacity;
+use muster_api::model::node::{Account, Capacity};
 use muster_api::model::task::{Address, TaskEnd};
 use muster_engine::Seat;
 use muster_link::control::{self, Received};
@@ -71,7 +71,7 @@ fn hello(seat: &Seat) -> Hello {
         pid: 1,
         host: "n1".into(),
         capacity: Capacity { cpu_millis: 4000, memory_bytes: 1 << 30, slots: 2, devices: Vec::new() },
-        account: Default::default(),
+        account: Account { name: "root".into(), uid: 0, gid: 0, home: "/root".into() },
         tasks: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
-"""Another local user of a host, who poses as an agent: holds its lock, listens at its sockets, names a process to be killed.
+"""Another local user of a host, who poses as an agent: holds its lock, listens at its sockets, names a process to kill.
 
-intruder.py DIR PID: DIR is an agent's directory to be; PID a process of another account. Writes every byte that it is given to
-LOOT, and ends with the host. Prints a line once everything is in place.
+intruder.py DIR PID: DIR is an agent's directory to be; PID a process of another account. Writes every byte that it is
+given to LOOT, and ends with the host. Prints a line once everything is in place.
 """
 
 import fcntl
@@ -10,14 +10,15 @@ import os
 import socket
 import sys
 import threading
+from pathlib import Path
 
-LOOT = "/tmp/mallory/loot"
+LOOT = Path("/tmp/mallory/loot")
 
 
 def listen(path):
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    os.chmod(path, 0o777)
+    listener.bind(str(path))
+    path.chmod(0o777)
     listener.listen()
     while True:
         connection, _ = listener.accept()
@@ -25,22 +26,23 @@ def listen(path):
 
 
 def take(connection):
-    with open(LOOT, "ab", buffering=0) as loot:
+    with LOOT.open("ab", buffering=0) as loot:
         loot.write(b"connected\n")
         while part := connection.recv(65536):
             loot.write(part)
 
 
 def main():
-    directory, victim = sys.argv[1], int(sys.argv[2])
-    os.makedirs(directory, mode=0o755, exist_ok=True)
+    directory, victim = Path(sys.argv[1]), int(sys.argv[2])
+    directory.mkdir(parents=True, exist_ok=True)
     os.chdir(directory)
-    with open("agent.lock", "w") as lock, open("agent.json", "w") as record:
-        os.chmod("agent.lock", 0o666)
+    record = {"pid": victim, "incarnation": "mallory", "boot_id": ""}
+    Path("agent.json").write_text(json.dumps(record))
+    with Path("agent.lock").open("w") as lock:
+        Path("agent.lock").chmod(0o666)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        json.dump({"pid": victim, "incarnation": "mallory", "boot_id": ""}, record)
-        record.flush()
-        threads = [threading.Thread(target=listen, args=(name,)) for name in ("control.sock", "bulk.sock")]
+        names = [Path("control.sock"), Path("bulk.sock")]
+        threads = [threading.Thread(target=listen, args=(name,)) for name in names]
         for thread in threads:
             thread.start()
         print("ready", flush=True)
