@@ -420,6 +420,8 @@ fn check_one_state(shown: &str, size: usize) {
 fn a_name_belongs_to_one_job_at_a_time() {
     let tried = Tried::new(home());
     let first = tried.home.submit(&["--name", "twice", "--", "sh", "-c", &crate::until("go")]);
+    // What is compared before and after a refusal includes the state of every job.
+    tried.home.wait_for_state(&first, "running");
     let twice = &["run", "--name", "twice", "--", "true"];
     tried.refused(twice, "name_in_use", &["--name", "`twice`", "not over", "muster stop twice"]);
     tried.home.touch("go");
