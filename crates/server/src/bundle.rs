@@ -28,6 +28,13 @@ pub(crate) enum Error {
     Store(#[from] pack::Error),
 }
 
+/// A bundle that was named.
+pub(crate) struct NamedBundle {
+    pub missing: Vec<ChunkId>,
+    /// Whether the manifest was written. One that was there before is not.
+    pub is_written: bool,
+}
+
 /// Names a bundle; if no chunk of it is missing, it is on disk when this returns. For a `tenant`, chunks that they have not
 /// shown are missing.
 pub(crate) async fn put(
@@ -35,30 +42,38 @@ pub(crate) async fn put(
     id: BundleId,
     manifest: Arc<CompactManifest>,
     tenant: Option<Arc<Uploader>>,
-) -> Result<Vec<ChunkId>, Problem> {
+) -> Result<NamedBundle, Problem> {
     let (store, name, user) = (shared.clone(), id.clone(), tenant.clone());
-    let (missing, used_at, text) = with_chunks(shared, move || {
+    let (missing, used_at, text, is_allowed) = with_chunks(shared, move || {
         store.floor.check()?;
         let missing = missing_for(&store, manifest.pieces().map(|piece| piece.digest), user.as_deref())?;
         let used_at = store.readers.bundle_used_at(&name);
+        let (limit, grace) = (store.limits().upload_bytes, store.keep().unused);
+        let is_allowed = match user.filter(|_| missing.is_empty()) {
+            Some(user) => user.check_unused_manifests(&name, &store.readers, limit, grace),
+            None => Ok(()),
+        };
         // What a stored bundle has was settled when it was stored.
         if missing.is_empty() && !matches!(used_at, Ok(Some(_))) {
             store.chunks.settle()?;
         }
         let text = if missing.is_empty() { manifest.text() } else { String::new() };
-        Ok((missing, used_at, text))
+        Ok((missing, used_at, text, is_allowed))
     })
     .await?;
+    is_allowed?;
     // Told anew when half of the grace has passed, as with its chunks: then it stays for the job that is about to name it.
     let is_fresh =
         |used_at| now().duration_since(used_at) < (shared.keep().unused / 2).try_into().unwrap_or_default();
-    if missing.is_empty() && !used_at.map_err(|error| internal(&error))?.is_some_and(is_fresh) {
+    let is_written = missing.is_empty() && !used_at.map_err(|error| internal(&error))?.is_some_and(is_fresh);
+    let manifest_bytes = text.len() as u64;
+    if is_written {
         shared.core.ask(|reply| Input::PutBundle(id.clone(), text, reply)).await?;
     }
     if let Some(tenant) = tenant.filter(|_| missing.is_empty()) {
-        tenant.on_bundle(&id);
+        tenant.on_bundle(&id, manifest_bytes);
     }
-    Ok(missing)
+    Ok(NamedBundle { missing, is_written })
 }
 
 /// Of these chunks, those that are not here, or that a tenant has not shown. Waits for the disk.
@@ -101,7 +116,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, caller: &Caller, id: BundleId) -
             return Ok(Named::TooLarge(manifest.bytes()));
         }
         let lost = store.chunks.missing_for(manifest.pieces().map(|piece| piece.digest), |_| true)?.len();
-        let uncounted_bytes = tenant.map_or(0, |tenant| tenant.take_uncounted(manifest.pieces()));
+        let uncounted_bytes = tenant.map_or(0, |tenant| tenant.take_uncounted(&name, manifest.pieces()));
         Ok(if lost == 0 { Named::Whole(uncounted_bytes) } else { Named::Lost(lost) })
     });
     match found.await? {

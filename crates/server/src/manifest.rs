@@ -146,8 +146,10 @@ impl CompactManifest {
     pub fn check(&self, limit: ManifestLimit) -> Vec<FieldError> {
         let mut errors = Vec::new();
         for (list, pieces) in [("listing", &self.listing), ("content", &self.content)] {
-            if let Some(i) = pieces.iter().position(|piece| piece.bytes as usize > cut::MAX) {
-                let message = format!("must be at most {}", cut::MAX);
+            // No client cuts empty chunks: with them, a long manifest would name code of no length.
+            let is_possible = |piece: &Piece| (1..=cut::MAX).contains(&(piece.bytes as usize));
+            if let Some(i) = pieces.iter().position(|piece| !is_possible(piece)) {
+                let message = format!("must be 1 to {}", cut::MAX);
                 errors.push(FieldError::new(format!("{list}[{i}].bytes"), FieldCode::OutOfRange, message));
             }
         }
@@ -259,7 +261,10 @@ mod tests {
 
     fn plain() -> Manifest {
         let chunk = |content: &[u8]| Chunk { id: chunk::id(content), bytes: content.len() as u64 };
-        Manifest { listing: vec![chunk(b"names")], content: vec![chunk(b"one"), chunk(b""), chunk(b"one")] }
+        Manifest {
+            listing: vec![chunk(b"names")],
+            content: vec![chunk(b"one"), chunk(b"two"), chunk(b"one")],
+        }
     }
 
     #[test]
@@ -324,5 +329,9 @@ mod tests {
         let manifest = CompactManifest { listing: vec![endless], content: vec![endless] };
         let fields: Vec<_> = manifest.check(LIMIT).into_iter().map(|error| error.field).collect();
         assert_eq!(fields, ["listing[0].bytes", "content[0].bytes"]);
+        let empty = Piece { digest: [7; 32], bytes: 0 };
+        let manifest = CompactManifest { listing: vec![piece], content: vec![piece, empty] };
+        let fields: Vec<_> = manifest.check(LIMIT).into_iter().map(|error| error.field).collect();
+        assert_eq!(fields, ["content[1].bytes"]);
     }
 }

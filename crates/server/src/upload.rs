@@ -48,6 +48,9 @@ const JOBS_HOLD: Duration = Duration::from_secs(3600);
 const LEAST_GRACE: Duration = Duration::from_secs(600);
 /// How often it is found out anew which uploads jobs refer to.
 const RECOUNT: Duration = Duration::from_secs(10);
+/// Manifests may take this part of a user's unused uploads. They have a bound of their own: a user whose chunks have
+/// reached the limit must still name the bundle, so that a job uses them.
+const MANIFEST_PART: u64 = 8;
 
 /// Everybody's uploads.
 pub(crate) struct Uploads {
@@ -180,24 +183,29 @@ impl Uploader {
         }
         possession.expire(now, grace.max(LEAST_GRACE));
         possession.begin_load(now);
-        self.each_chunk_of_jobs(readers, RECENT_BUNDLES, |digest| possession.add_of_job(digest))
+        self.each_part_of_jobs(readers, RECENT_BUNDLES, |part| {
+            if let CodePart::Chunk(digest) = part {
+                possession.add_of_job(digest);
+            }
+        })
     }
 
-    fn each_chunk_of_jobs(
+    fn each_part_of_jobs(
         &self,
         readers: &Readers,
         most: usize,
-        mut each: impl FnMut([u8; 32]),
+        mut each: impl FnMut(CodePart<'_>),
     ) -> muster_store::Result<()> {
         let (bundles, diffs) = readers.recent_code(&self.name, RECENT_JOBS)?;
         for diff in diffs {
-            each(muster_bundle::chunk::digest(&diff));
+            each(CodePart::Chunk(muster_bundle::chunk::digest(&diff)));
         }
         for bundle in bundles.into_iter().take(most) {
+            each(CodePart::Bundle(&bundle));
             let Some(row) = readers.bundle(&bundle)? else { continue };
             // One that cannot be read has no chunks that could be reused.
             let manifest = CompactManifest::read_text(&row.manifest).unwrap_or_default();
-            manifest.pieces().for_each(|piece| each(piece.digest));
+            manifest.pieces().for_each(|piece| each(CodePart::Chunk(piece.digest)));
         }
         Ok(())
     }
@@ -213,9 +221,9 @@ impl Uploader {
         self.possession().add_upload(&digest, stored_bytes, Instant::now());
     }
 
-    /// The user has named a bundle, all of whose chunks they have.
-    pub fn on_bundle(&self, id: &BundleId) {
-        self.possession().add_bundle(id.clone(), Instant::now());
+    /// The user has named a bundle, all of whose chunks they have, and whose manifest has this length.
+    pub fn on_bundle(&self, id: &BundleId, manifest_bytes: u64) {
+        self.possession().add_bundle(id.clone(), manifest_bytes, Instant::now());
     }
 
     /// Whether the user has named a bundle.
@@ -224,38 +232,80 @@ impl Uploader {
     }
 
     /// The bytes of a job's code that came with uploads and were not yet counted to any workspace.
-    pub fn take_uncounted<'a>(&self, pieces: impl Iterator<Item = &'a Piece>) -> u64 {
-        self.possession().take_uncounted(pieces.map(|piece| &piece.digest))
+    pub fn take_uncounted<'a>(&self, id: &BundleId, pieces: impl Iterator<Item = &'a Piece>) -> u64 {
+        self.possession().take_uncounted(id, pieces.map(|piece| &piece.digest))
     }
 
     /// Refuses more uploads of a user while too much of what they sent is in no job. May wait for the disk.
     pub fn check_unused(&self, readers: &Readers, limit: u64, grace: Duration) -> Result<(), Problem> {
+        match self.unused_bytes(readers, limit, grace, Possession::unused_bytes)? {
+            bytes if bytes < limit => Ok(()),
+            bytes => Err(too_much_unused(bytes, "", limit)),
+        }
+    }
+
+    /// Refuses another bundle of a user while the manifests of too many are in no job. May wait for the disk.
+    pub fn check_unused_manifests(
+        &self,
+        id: &BundleId,
+        readers: &Readers,
+        limit: u64,
+        grace: Duration,
+    ) -> Result<(), Problem> {
+        // The manifest is counted already.
+        if self.has_bundle(id) {
+            return Ok(());
+        }
+        let most = limit / MANIFEST_PART;
+        match self.unused_bytes(readers, most, grace, Possession::unused_manifest_bytes)? {
+            bytes if bytes < most => Ok(()),
+            bytes => Err(too_much_unused(bytes, "manifests of ", most)),
+        }
+    }
+
+    /// Unused bytes of a kind, counted anew if they have reached the limit.
+    fn unused_bytes(
+        &self,
+        readers: &Readers,
+        limit: u64,
+        grace: Duration,
+        kind: impl Fn(&Possession) -> u64,
+    ) -> Result<u64, Problem> {
         let now = Instant::now();
         let mut possession = self.possession();
-        if possession.unused_bytes() < limit {
-            return Ok(());
+        if kind(&possession) < limit {
+            return Ok(kind(&possession));
         }
         if possession.recounted_at().is_none_or(|at| now.duration_since(at) >= RECOUNT) {
             possession.expire(now, grace.max(LEAST_GRACE));
             possession.begin_recount(now);
-            let counted =
-                self.each_chunk_of_jobs(readers, usize::MAX, |digest| possession.mark_used(&digest));
+            let counted = self.each_part_of_jobs(readers, usize::MAX, |part| match part {
+                CodePart::Chunk(digest) => possession.mark_used(&digest),
+                CodePart::Bundle(id) => possession.mark_bundle_used(id),
+            });
             counted.map_err(|error| crate::core::internal(&error))?;
             possession.finish_recount();
         }
-        match possession.unused_bytes() {
-            bytes if bytes < limit => Ok(()),
-            bytes => Err(Problem::new(
-                Code::StorageLimit,
-                format!(
-                    "{} of code that you have uploaded is in no job; the limit of a user is {} (limits.unused_uploads)",
-                    format_bytes(bytes),
-                    format_bytes(limit)
-                ),
-            )
-            .hint("submit a job with it, or wait until unused code is removed (keep.unused); an admin can raise the limit")),
-        }
+        Ok(kind(&possession))
     }
+}
+
+/// Part of the code of a job.
+enum CodePart<'a> {
+    Chunk([u8; 32]),
+    Bundle(&'a BundleId),
+}
+
+fn too_much_unused(bytes: u64, kind: &str, limit: u64) -> Problem {
+    Problem::new(
+        Code::StorageLimit,
+        format!(
+            "{} of {kind}code that you have uploaded is in no job; the limit of a user is {} (limits.unused_uploads)",
+            format_bytes(bytes),
+            format_bytes(limit)
+        ),
+    )
+    .hint("submit a job with it, or wait until unused code is removed (keep.unused); an admin can raise the limit")
 }
 
 #[cfg(test)]

@@ -80,9 +80,9 @@ impl WorkspaceUsage {
     }
 }
 
-/// The length of the chunks of a manifest's text that were not seen before.
+/// The length of a manifest's text, and of those of its chunks that were not seen before.
 fn new_bytes(manifest: &str, seen: &mut HashSet<u64>) -> u64 {
-    let mut bytes = 0_u64;
+    let mut bytes = manifest.len() as u64;
     for line in manifest.lines().skip(1) {
         let mut words = line.split(' ').skip(1);
         let (id, length) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -151,8 +151,9 @@ mod tests {
             format!("muster bundle 1\n{}", digits.iter().map(line).collect::<String>())
         };
         let mut seen = HashSet::new();
-        assert_eq!(new_bytes(&manifest(&['1', '2', '1']), &mut seen), 200);
-        assert_eq!(new_bytes(&manifest(&['2', '3']), &mut seen), 100);
+        let (first, second) = (manifest(&['1', '2', '1']), manifest(&['2', '3']));
+        assert_eq!(new_bytes(&first, &mut seen), 200 + first.len() as u64);
+        assert_eq!(new_bytes(&second, &mut seen), 100 + second.len() as u64);
     }
 
     #[test]

@@ -68,9 +68,10 @@ pub(super) async fn put(
     let id = manifest.bundle_id();
     let tenant = upload::tenant(&shared, &caller);
     let (unpacked, pieces) = (manifest.bytes(), manifest.pieces().count());
-    let mut missing = bundle::put(&shared, id.clone(), manifest, tenant).await?;
+    let bundle::NamedBundle { mut missing, is_written } =
+        bundle::put(&shared, id.clone(), manifest, tenant).await?;
     missing.truncate(MAX_MISSING);
-    if missing.is_empty() {
+    if is_written {
         let detail = serde_json::json!({ "bytes": unpacked, "chunks": pieces });
         let entry = NewAudit { detail: Some(detail), ..caller.audit("put_bundle", id.as_str(), "done") };
         shared.trail.push(entry);

@@ -151,8 +151,9 @@ async fn receive_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) ->
     let broken = |error: io::Error| format!("the bundle cannot be received: {error}");
     let manifest = Arc::new(receive_manifest(shared, stream).await.map_err(broken)?);
     let id = manifest.bundle_id();
-    let chunks =
+    let named =
         bundle::put(shared, id.clone(), manifest.clone(), None).await.map_err(|problem| problem.detail)?;
+    let chunks = named.missing;
     let is_complete = chunks.is_empty();
     control::send(stream, &Lacks { chunks }).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
@@ -167,8 +168,8 @@ async fn receive_bundle(shared: &Arc<Shared>, stream: &mut BufReader<Stream>) ->
     if is_complete {
         return Ok(id);
     }
-    let missing = bundle::put(shared, id.clone(), manifest, None).await.map_err(|problem| problem.detail)?;
-    match missing.len() {
+    let named = bundle::put(shared, id.clone(), manifest, None).await.map_err(|problem| problem.detail)?;
+    match named.missing.len() {
         0 => Ok(id),
         count => Err(format!("{count} of its chunks did not come")),
     }

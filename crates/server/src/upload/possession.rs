@@ -19,11 +19,14 @@ pub(crate) struct Possession {
     uploads: HashMap<Short, Upload>,
     /// Chunks of the code of the user's jobs.
     of_jobs: HashSet<Short>,
-    bundles: HashMap<BundleId, Instant>,
+    /// Bundles that the user has named, with the length of their manifests.
+    bundles: HashMap<BundleId, Upload>,
     loaded_at: Option<Instant>,
     recounted_at: Option<Instant>,
-    /// The bytes of uploads that no job is known to refer to.
+    /// The bytes of uploads, manifests included, that no job is known to refer to.
     unused_bytes: u64,
+    /// Of these, the bytes of manifests.
+    unused_manifest_bytes: u64,
 }
 
 struct Upload {
@@ -51,6 +54,10 @@ impl Possession {
         self.unused_bytes
     }
 
+    pub fn unused_manifest_bytes(&self) -> u64 {
+        self.unused_manifest_bytes
+    }
+
     /// Whether the user has shown a chunk. One that is asked for stays: so does its file.
     pub fn has(&mut self, digest: &[u8; DIGEST], now: Instant) -> bool {
         let short = short(digest);
@@ -64,19 +71,13 @@ impl Possession {
     }
 
     pub fn add_upload(&mut self, digest: &[u8; DIGEST], bytes: u64, now: Instant) {
-        let bytes = u32::try_from(bytes.max(BLOCK)).unwrap_or(u32::MAX);
-        match self.uploads.entry(short(digest)) {
-            // The same bytes again.
-            Entry::Occupied(mut before) => before.get_mut().at = now,
-            Entry::Vacant(new) => {
-                new.insert(Upload { bytes, at: now, is_used: false, is_counted: false });
-                self.unused_bytes += u64::from(bytes);
-            }
-        }
+        self.unused_bytes += add(self.uploads.entry(short(digest)), bytes, now);
     }
 
-    pub fn add_bundle(&mut self, id: BundleId, now: Instant) {
-        self.bundles.insert(id, now);
+    pub fn add_bundle(&mut self, id: BundleId, manifest_bytes: u64, now: Instant) {
+        let bytes = add(self.bundles.entry(id), manifest_bytes, now);
+        self.unused_bytes += bytes;
+        self.unused_manifest_bytes += bytes;
     }
 
     pub fn has_bundle(&self, id: &BundleId) -> bool {
@@ -95,7 +96,7 @@ impl Possession {
 
     /// Which uploads jobs refer to is found out anew.
     pub fn begin_recount(&mut self, now: Instant) {
-        self.uploads.values_mut().for_each(|upload| upload.is_used = false);
+        self.uploads.values_mut().chain(self.bundles.values_mut()).for_each(|upload| upload.is_used = false);
         self.recounted_at = Some(now);
     }
 
@@ -105,19 +106,26 @@ impl Possession {
         }
     }
 
-    pub fn finish_recount(&mut self) {
-        let unused = self.uploads.values().filter(|upload| !upload.is_used);
-        self.unused_bytes = unused.map(|upload| u64::from(upload.bytes)).sum();
+    pub fn mark_bundle_used(&mut self, id: &BundleId) {
+        if let Some(bundle) = self.bundles.get_mut(id) {
+            bundle.is_used = true;
+        }
     }
 
-    /// The bytes of those chunks that came with uploads and were not counted before.
-    pub fn take_uncounted<'a>(&mut self, digests: impl Iterator<Item = &'a [u8; DIGEST]>) -> u64 {
-        let mut bytes = 0;
+    pub fn finish_recount(&mut self) {
+        self.unused_manifest_bytes = unused(self.bundles.values());
+        self.unused_bytes = unused(self.uploads.values()) + self.unused_manifest_bytes;
+    }
+
+    /// The bytes of a bundle's manifest and chunks that came with uploads and were not counted before.
+    pub fn take_uncounted<'a>(
+        &mut self,
+        id: &BundleId,
+        digests: impl Iterator<Item = &'a [u8; DIGEST]>,
+    ) -> u64 {
+        let mut bytes = self.bundles.get_mut(id).map_or(0, Upload::take_uncounted);
         for digest in digests {
-            if let Some(upload) = self.uploads.get_mut(&short(digest)).filter(|upload| !upload.is_counted) {
-                upload.is_counted = true;
-                bytes += u64::from(upload.bytes);
-            }
+            bytes += self.uploads.get_mut(&short(digest)).map_or(0, Upload::take_uncounted);
         }
         bytes
     }
@@ -126,13 +134,38 @@ impl Possession {
     pub fn expire(&mut self, now: Instant, grace: Duration) {
         let is_fresh = |at: Instant| now.duration_since(at) < grace;
         self.uploads.retain(|_, upload| is_fresh(upload.at));
-        self.bundles.retain(|_, at| is_fresh(*at));
+        self.bundles.retain(|_, bundle| is_fresh(bundle.at));
         if self.loaded_at.is_some_and(|at| !is_fresh(at)) {
             self.of_jobs = HashSet::new();
             self.loaded_at = None;
         }
         self.finish_recount();
     }
+}
+
+impl Upload {
+    fn take_uncounted(&mut self) -> u64 {
+        if std::mem::replace(&mut self.is_counted, true) { 0 } else { u64::from(self.bytes) }
+    }
+}
+
+/// Adds an upload. Returns its bytes, or 0 if the same was there before.
+fn add<K>(entry: Entry<'_, K, Upload>, bytes: u64, now: Instant) -> u64 {
+    match entry {
+        Entry::Occupied(mut before) => {
+            before.get_mut().at = now;
+            0
+        }
+        Entry::Vacant(new) => {
+            let bytes = u32::try_from(bytes.max(BLOCK)).unwrap_or(u32::MAX);
+            new.insert(Upload { bytes, at: now, is_used: false, is_counted: false });
+            u64::from(bytes)
+        }
+    }
+}
+
+fn unused<'a>(uploads: impl Iterator<Item = &'a Upload>) -> u64 {
+    uploads.filter(|upload| !upload.is_used).map(|upload| u64::from(upload.bytes)).sum()
 }
 
 fn short(digest: &[u8; DIGEST]) -> Short {
@@ -148,6 +181,10 @@ mod tests {
 
     fn digest(byte: u8) -> [u8; DIGEST] {
         [byte; DIGEST]
+    }
+
+    fn bundle(digit: char) -> BundleId {
+        BundleId::from_digest(&digit.to_string().repeat(64)).unwrap()
     }
 
     #[test]
@@ -185,7 +222,27 @@ mod tests {
         let (mut possession, now) = (Possession::default(), Instant::now());
         possession.add_upload(&digest(1), 10_000, now);
         let both = [digest(1), digest(1), digest(2)];
-        assert_eq!(possession.take_uncounted(both.iter()), 10_000);
-        assert_eq!(possession.take_uncounted(both.iter()), 0);
+        let id = bundle('b');
+        possession.add_bundle(id.clone(), 5_000, now);
+        assert_eq!(possession.take_uncounted(&id, both.iter()), 15_000);
+        assert_eq!(possession.take_uncounted(&id, both.iter()), 0);
+    }
+
+    #[test]
+    fn manifests_count_until_a_job_has_their_bundle() {
+        let (mut possession, now) = (Possession::default(), Instant::now());
+        possession.add_upload(&digest(1), 10_000, now);
+        for _ in 0..2 {
+            possession.add_bundle(bundle('a'), 5_000, now);
+            possession.add_bundle(bundle('b'), 1, now);
+        }
+        assert_eq!(possession.unused_manifest_bytes(), 5_000 + BLOCK);
+        assert_eq!(possession.unused_bytes(), 15_000 + BLOCK);
+        possession.begin_recount(now);
+        possession.mark_bundle_used(&bundle('a'));
+        possession.finish_recount();
+        assert_eq!((possession.unused_manifest_bytes(), possession.unused_bytes()), (BLOCK, 10_000 + BLOCK));
+        possession.expire(now + GRACE, GRACE);
+        assert_eq!((possession.unused_manifest_bytes(), possession.unused_bytes()), (0, 0));
     }
 }

@@ -101,7 +101,11 @@ async fn a_viewer_uploads_nothing_and_a_bundle_is_on_record_once() {
     assert_eq!(viewer.put_bundle(&manifest(b"x")).await.unwrap_err().code(), Some(Code::Forbidden));
     let refused = viewer.missing_chunks(vec![chunk::id(b"x")]).await.unwrap_err();
     assert_eq!(refused.code(), Some(Code::Forbidden));
-    let bundle = upload(&team.of("owner").await, b"code").await;
+    let owner = team.of("owner").await;
+    let bundle = upload(&owner, b"code").await;
+    for _ in 0..3 {
+        assert_eq!(owner.put_bundle(&manifest(b"code")).await.unwrap().id, bundle);
+    }
     let path = "/audit?operation=put_bundle&user=owner";
     let page: Value = team.of("root").await.request(Method::GET, path, None::<&Value>).await.unwrap();
     let targets: Vec<&str> =
@@ -122,6 +126,31 @@ async fn uploads_of_a_user_that_no_job_has_are_bounded() {
     assert_eq!(problem.code, Code::StorageLimit);
     assert!(problem.detail.contains("limits.unused_uploads") && problem.hint.is_some(), "{problem}");
     send(&member, &[b"others are not affected"]).await;
+    team.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn manifests_of_a_user_that_no_job_has_are_bounded() {
+    let team = small_team(Limits { upload_bytes: 8 * 10_000, ..Limits::default() }).await;
+    let (owner, member) = (team.of("owner").await, team.of("member").await);
+    let content = b"one byte of code in many orders".as_slice();
+    send(&owner, &[content]).await;
+    send(&member, &[content]).await;
+    let piece = manifest(content).content.remove(0);
+    let bundle = |times| PutBundle { listing: Vec::new(), content: vec![piece.clone(); times] };
+    let first = owner.put_bundle(&bundle(100)).await.unwrap().id;
+    owner.put_bundle(&bundle(101)).await.unwrap();
+    let problem = refusal(owner.put_bundle(&bundle(102)).await.unwrap_err());
+    assert_eq!(problem.code, Code::StorageLimit);
+    assert!(problem.detail.contains("manifests") && problem.hint.is_some(), "{problem}");
+    assert_eq!(owner.put_bundle(&bundle(100)).await.unwrap().id, first, "it is stored already");
+    member.put_bundle(&bundle(102)).await.unwrap();
+    let empty = PutBundle {
+        listing: Vec::new(),
+        content: vec![muster_api::model::bundle::Chunk { id: chunk::id(b""), bytes: 0 }],
+    };
+    let problem = refusal(owner.put_bundle(&empty).await.unwrap_err());
+    assert_eq!(problem.errors[0].field, "content[0].bytes");
     team.server.stop().await;
 }
 
