@@ -89,8 +89,16 @@ pub(crate) fn missing_for(
 
 /// The code that a job names, as it was found.
 pub(crate) struct NamedCode {
-    /// The bytes of it that are new to the server and no workspace has been charged with.
-    pub uncounted_bytes: u64,
+    id: BundleId,
+    /// The user whose uploads are counted to the job's workspace, and those that are not counted yet.
+    uncounted: Option<(Arc<Uploader>, Vec<upload::Short>)>,
+}
+
+impl NamedCode {
+    /// Marks it as counted. Returns the bytes that are new to the server and were counted to no workspace.
+    pub fn count(self) -> u64 {
+        self.uncounted.map_or(0, |(tenant, chunks)| tenant.count(&self.id, &chunks))
+    }
 }
 
 /// That a bundle which was stored still has all its chunks: one that was damaged on disk is not there any more, and is sent
@@ -116,11 +124,17 @@ pub(crate) async fn check(shared: &Arc<Shared>, caller: &Caller, id: BundleId) -
             return Ok(Named::TooLarge(manifest.bytes()));
         }
         let lost = store.chunks.missing_for(manifest.pieces().map(|piece| piece.digest), |_| true)?.len();
-        let uncounted_bytes = tenant.map_or(0, |tenant| tenant.take_uncounted(&name, manifest.pieces()));
-        Ok(if lost == 0 { Named::Whole(uncounted_bytes) } else { Named::Lost(lost) })
+        if lost > 0 {
+            return Ok(Named::Lost(lost));
+        }
+        let uncounted = tenant.map(|tenant| {
+            let chunks = tenant.uncounted(manifest.pieces());
+            (tenant, chunks)
+        });
+        Ok(Named::Whole(NamedCode { id: name, uncounted }))
     });
     match found.await? {
-        Named::Whole(uncounted_bytes) => Ok(NamedCode { uncounted_bytes }),
+        Named::Whole(code) => Ok(code),
         Named::Hidden => Err(absent(&id)),
         Named::TooLarge(bytes) => {
             let message = manifest::too_large(bytes, limit);
@@ -134,7 +148,7 @@ pub(crate) async fn check(shared: &Arc<Shared>, caller: &Caller, id: BundleId) -
 }
 
 enum Named {
-    Whole(u64),
+    Whole(NamedCode),
     Hidden,
     TooLarge(u64),
     Lost(usize),

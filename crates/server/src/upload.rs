@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::accounts::Caller;
 use crate::manifest::{CompactManifest, Piece};
 use crate::state::Shared;
-pub(crate) use possession::Possession;
+pub(crate) use possession::{Possession, Short};
 
 /// Uploads that run at once, of all users and of one. A client sends three requests at a time.
 const IN_ALL: usize = 64;
@@ -231,9 +231,14 @@ impl Uploader {
         self.possession().has_bundle(id)
     }
 
-    /// The bytes of a job's code that came with uploads and were not yet counted to any workspace.
-    pub fn take_uncounted<'a>(&self, id: &BundleId, pieces: impl Iterator<Item = &'a Piece>) -> u64 {
-        self.possession().take_uncounted(id, pieces.map(|piece| &piece.digest))
+    /// Chunks of a job's code that came with uploads and were not yet counted to any workspace.
+    pub fn uncounted<'a>(&self, pieces: impl Iterator<Item = &'a Piece>) -> Vec<Short> {
+        self.possession().uncounted(pieces.map(|piece| &piece.digest))
+    }
+
+    /// Marks a bundle and chunks of it as counted. Returns the bytes of those that were not before.
+    pub fn count(&self, id: &BundleId, chunks: &[Short]) -> u64 {
+        self.possession().count(id, chunks)
     }
 
     /// Refuses more uploads of a user while too much of what they sent is in no job. May wait for the disk.

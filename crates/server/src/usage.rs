@@ -13,6 +13,7 @@ use muster_api::problem::{Code, Problem};
 use muster_model::quantity::format_bytes;
 use muster_store::Readers;
 
+use crate::bundle::NamedCode;
 use crate::core::internal;
 use crate::log_store::LogStore;
 use crate::state::Shared;
@@ -77,6 +78,33 @@ impl WorkspaceUsage {
             *usage = Usage { code_bytes: bytes, rest: None };
         }
         Ok(())
+    }
+}
+
+/// Charges a workspace with the code of a submission when dropped, unless the submission was refused. The job may be made
+/// also if the caller disconnects before the answer.
+pub(crate) struct CodeCharge<'a> {
+    usage: &'a WorkspaceUsage,
+    workspace: &'a str,
+    code: Option<NamedCode>,
+}
+
+impl<'a> CodeCharge<'a> {
+    pub fn new(shared: &'a Shared, workspace: &'a str, code: Option<NamedCode>) -> Self {
+        Self { usage: &shared.usage, workspace, code }
+    }
+
+    /// The submission was refused.
+    pub fn cancel(&mut self) {
+        self.code = None;
+    }
+}
+
+impl Drop for CodeCharge<'_> {
+    fn drop(&mut self) {
+        if let Some(code) = self.code.take() {
+            self.usage.add_code(self.workspace, code.count());
+        }
     }
 }
 

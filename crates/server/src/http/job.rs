@@ -30,6 +30,7 @@ use crate::audit;
 use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
+use crate::usage::CodeCharge;
 use crate::{bundle, disk, upload, usage, view};
 
 /// Jobs on a page when the caller does not say.
@@ -78,10 +79,10 @@ pub(super) async fn create(
     }
     let workspace = spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.to_owned());
     check_storage(&shared, &workspace).await?;
-    if let Some(id) = &request.bundle {
-        let code = bundle::check(&shared, &caller, id.clone()).await?;
-        shared.usage.add_code(&workspace, code.uncounted_bytes);
-    }
+    let code = match &request.bundle {
+        Some(id) => Some(bundle::check(&shared, &caller, id.clone()).await?),
+        None => None,
+    };
     check_source(&shared, &caller, &request).await?;
     let submission = Submission {
         spec,
@@ -92,7 +93,13 @@ pub(super) async fn create(
         idempotency: key.zip(digest),
         sight: caller.rights.sight(),
     };
-    let id = submit(&shared, submission).await?;
+    let mut charge = CodeCharge::new(&shared, &workspace, code);
+    let made = submit(&shared, submission).await;
+    if made.is_err() {
+        charge.cancel();
+    }
+    drop(charge);
+    let id = made?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
     Ok((StatusCode::CREATED, Json(detail)).into_response())
 }

@@ -11,7 +11,7 @@ use muster_model::BundleId;
 const BLOCK: u64 = 4096;
 
 /// The first half of a digest: nobody finds a content for one that is given.
-type Short = u128;
+pub(crate) type Short = u128;
 
 /// The chunks and bundles of one user.
 #[derive(Default)]
@@ -117,15 +117,17 @@ impl Possession {
         self.unused_bytes = unused(self.uploads.values()) + self.unused_manifest_bytes;
     }
 
-    /// The bytes of a bundle's manifest and chunks that came with uploads and were not counted before.
-    pub fn take_uncounted<'a>(
-        &mut self,
-        id: &BundleId,
-        digests: impl Iterator<Item = &'a [u8; DIGEST]>,
-    ) -> u64 {
-        let mut bytes = self.bundles.get_mut(id).map_or(0, Upload::take_uncounted);
-        for digest in digests {
-            bytes += self.uploads.get_mut(&short(digest)).map_or(0, Upload::take_uncounted);
+    /// Those of some chunks that came with uploads and were not counted.
+    pub fn uncounted<'a>(&self, digests: impl Iterator<Item = &'a [u8; DIGEST]>) -> Vec<Short> {
+        let is_uncounted = |short: &Short| self.uploads.get(short).is_some_and(|upload| !upload.is_counted);
+        digests.map(short).filter(is_uncounted).collect()
+    }
+
+    /// Marks a bundle's manifest and chunks as counted. Returns the bytes of those that were not before.
+    pub fn count(&mut self, id: &BundleId, chunks: &[Short]) -> u64 {
+        let mut bytes = self.bundles.get_mut(id).map_or(0, Upload::count);
+        for chunk in chunks {
+            bytes += self.uploads.get_mut(chunk).map_or(0, Upload::count);
         }
         bytes
     }
@@ -144,7 +146,7 @@ impl Possession {
 }
 
 impl Upload {
-    fn take_uncounted(&mut self) -> u64 {
+    fn count(&mut self) -> u64 {
         if std::mem::replace(&mut self.is_counted, true) { 0 } else { u64::from(self.bytes) }
     }
 }
@@ -224,8 +226,11 @@ mod tests {
         let both = [digest(1), digest(1), digest(2)];
         let id = bundle('b');
         possession.add_bundle(id.clone(), 5_000, now);
-        assert_eq!(possession.take_uncounted(&id, both.iter()), 15_000);
-        assert_eq!(possession.take_uncounted(&id, both.iter()), 0);
+        let chunks = possession.uncounted(both.iter());
+        assert_eq!(chunks, possession.uncounted(both.iter()), "a look counts nothing");
+        assert_eq!(possession.count(&id, &chunks), 15_000);
+        assert_eq!(possession.count(&id, &chunks), 0);
+        assert_eq!(possession.uncounted(both.iter()), []);
     }
 
     #[test]

@@ -173,6 +173,20 @@ async fn a_full_workspace_takes_no_jobs_until_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_job_charges_its_workspace_with_nothing() {
+    let team = small_team(Limits { workspace_bytes: 100_000, ..Limits::default() }).await;
+    let owner = team.of("owner").await;
+    let large = upload(&owner, &noise(120_000, 1)).await;
+    owner.create_job(&in_workspace("nlp", None, None), "a").await.unwrap();
+    let refused = owner.create_job(&in_workspace("nlp", Some(large.clone()), None), "a").await.unwrap_err();
+    assert_ne!(refused.code(), Some(Code::StorageLimit), "the key is that of another job");
+    owner.create_job(&in_workspace("nlp", Some(large), None), "b").await.unwrap();
+    let problem = refusal(owner.create_job(&in_workspace("nlp", None, None), "c").await.unwrap_err());
+    assert_eq!(problem.code, Code::StorageLimit);
+    team.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bundle_that_unpacks_to_too_much_is_refused_when_it_is_named() {
     let mut limits = Limits::default();
     limits.disk.bundle_bytes = 4 << 20;
