@@ -15,6 +15,9 @@ use muster_store::{EventRow, JobRow, JobSummaryRow, Readers};
 
 use crate::core::internal;
 
+/// A list shows this many characters of a command; the job itself has the whole of it.
+const MAX_LISTED_COMMAND: usize = 1000;
+
 /// A job in a list.
 pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
     let timeout = row.timeout.as_deref().and_then(|text| parse_duration(text).ok());
@@ -37,7 +40,7 @@ pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
         reason: row.reason,
         nodes: row.nodes,
         gpus: row.gpus,
-        command: row.command,
+        command: listed_command(row.command),
         on: row.on,
         owner: row.owner,
         attempt: row.attempt,
@@ -47,6 +50,14 @@ pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
         ended_at: row.ended_at,
         elements: row.elements,
     }
+}
+
+fn listed_command(mut command: String) -> String {
+    if let Some((end, _)) = command.char_indices().nth(MAX_LISTED_COMMAND) {
+        command.truncate(end);
+        command.push('…');
+    }
+    command
 }
 
 /// The same of a whole row.
@@ -182,5 +193,17 @@ pub(crate) fn why_over(row: &JobRow) -> Why {
         constraint: task.filter(|_| job.state == State::Failed),
         help: reason.hint(job.attempt).map(str::to_owned),
         ..Why::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_shows_the_beginning_of_a_long_command() {
+        assert_eq!(listed_command("é".repeat(MAX_LISTED_COMMAND)), "é".repeat(MAX_LISTED_COMMAND));
+        let cut = listed_command("é".repeat(MAX_LISTED_COMMAND + 1));
+        assert_eq!(cut, format!("{}…", "é".repeat(MAX_LISTED_COMMAND)));
     }
 }

@@ -186,6 +186,7 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         );
         errors.push(FieldError::new("environment", FieldCode::InvalidValue, message));
     }
+    errors.extend(limits::check_lengths(request, &spec));
     let unsupported =
         [("endpoints", !spec.endpoints.is_empty(), "endpoints are not available on this server")];
     errors.extend(

@@ -5,10 +5,51 @@ use std::time::Duration;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::CreateJob;
 use muster_model::account::{Role, Workspace};
+use muster_model::quantity::format_bytes;
 use muster_model::spec::{DEFAULT_PRIORITY, FieldCode, FieldError, JobSpec};
 
 use crate::accounts::Caller;
 use crate::state::Shared;
+
+/// The longest spec as JSON, without the script of a batch job, which has a bound of its own.
+const MAX_SPEC: usize = 1 << 20;
+/// The longest environment of a submitter as JSON. One with many modules and shell functions takes a quarter of it.
+const MAX_ENVIRONMENT: usize = 1 << 20;
+
+/// Refuses specs and environments that are too long: the server keeps them in its database for as long as the job.
+pub(super) fn check_lengths(request: &CreateJob, spec: &JobSpec) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let script = spec.batch.as_ref().map_or(0, |batch| json_length(&batch.script));
+    let length = json_length(spec).saturating_sub(script);
+    if length > MAX_SPEC {
+        let field = longest_field(spec).unwrap_or_else(|| "spec".to_owned());
+        let message = format!("is the longest field of a spec of {}", too_long(length, MAX_SPEC));
+        errors.push(FieldError::new(field, FieldCode::OutOfRange, message));
+    }
+    let length = request.environment.as_ref().map_or(0, json_length);
+    if length > MAX_ENVIRONMENT {
+        let message = format!("has {}", too_long(length, MAX_ENVIRONMENT));
+        errors.push(FieldError::new("environment", FieldCode::OutOfRange, message));
+    }
+    errors
+}
+
+fn too_long(length: usize, most: usize) -> String {
+    format!("{} as JSON; at most {} are allowed", format_bytes(length as u64), format_bytes(most as u64))
+}
+
+fn longest_field(spec: &JobSpec) -> Option<String> {
+    let serde_json::Value::Object(fields) = serde_json::to_value(spec).ok()? else { return None };
+    fields
+        .into_iter()
+        .filter(|(name, _)| name != "batch")
+        .max_by_key(|(_, value)| json_length(value))
+        .map(|(name, _)| name)
+}
+
+fn json_length(value: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
+}
 
 /// Which workspace the job is of, whether the caller may run jobs there, and what it says of those that do not say it
 /// themselves.

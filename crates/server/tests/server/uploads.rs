@@ -187,6 +187,27 @@ async fn a_refused_job_charges_its_workspace_with_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn specs_and_environments_that_are_too_long_are_refused_by_field() {
+    let server = Server::with_limits(tempfile::tempdir().unwrap(), Limits::default(), false).await;
+    let with = |spec: Value, environment: usize| CreateJob {
+        spec,
+        environment: Some([("PATH".to_owned(), "x".repeat(environment))].into()),
+        ..job(None, None)
+    };
+    let plain = json!({ "command": ["true"], "hold": true });
+    let long = json!({ "command": ["true"], "setup": "x".repeat(1 << 20) });
+    let problem = refusal(server.client.create_job(&with(long, 1 << 20), "a").await.unwrap_err());
+    let fields: Vec<&str> = problem.errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["setup", "environment"]);
+    assert!(problem.errors.iter().all(|error| error.message.contains("1 MB")), "{problem}");
+    server.client.create_job(&with(plain, (1 << 20) - 100), "b").await.unwrap();
+    let script = format!("#!/bin/sh\n{}", "#\n".repeat((1 << 19) - 10));
+    let batch = json!({ "command": ["a.sh"], "hold": true, "batch": { "script": script } });
+    server.client.create_job(&with(batch, 0), "c").await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bundle_that_unpacks_to_too_much_is_refused_when_it_is_named() {
     let mut limits = Limits::default();
     limits.disk.bundle_bytes = 4 << 20;
