@@ -17,7 +17,8 @@ use muster_store::{Change, NewAudit};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::record::{Record, current, describe, name_user, scope, skip_success};
+pub(crate) use self::record::{Record, current, describe, name_user, scope, skip_success, state_refusal};
+pub(crate) use self::tally::CountedKind;
 use self::tally::Tally;
 use crate::core::{Handle, Input};
 use crate::state::Shared;
@@ -26,6 +27,8 @@ use crate::state::Shared;
 pub(crate) const STARTED: &str = "started";
 /// Outcome of an operation that succeeded.
 pub(crate) const DONE: &str = "done";
+/// Outcome of an operation whose caller disconnected before the reply.
+pub(crate) const HUNG_UP: &str = "hung_up";
 
 /// Rows are gathered for this long, so that a burst of requests is one transaction.
 const GATHER: Duration = Duration::from_millis(200);
@@ -71,23 +74,23 @@ impl Trail {
     }
 
     /// Counts a refusal, or a read of what belongs to another person.
-    pub fn count(&self, entry: NewAudit) {
+    pub fn count(&self, entry: NewAudit, kind: CountedKind) {
         if !self.is_enabled {
             return;
         }
         let state = &mut *self.state();
-        let first = state.tally.count(entry, Instant::now());
+        let first = state.tally.count(entry, kind, Instant::now());
         state.queue.extend(first);
         self.queued.notify_one();
     }
 
     /// Writes that a read begins, before it does. A read like it in the same window is only counted.
     pub async fn begin_read(&self, core: &Handle, entry: &NewAudit) -> Result<(), Problem> {
-        let first = self.state().tally.count(entry.clone(), Instant::now());
+        let first = self.state().tally.count(entry.clone(), CountedKind::ForeignRead, Instant::now());
         let Some(row) = first else { return Ok(()) };
         let written = core.ask(|reply| Input::Write(vec![Change::Audit(row)], None, reply)).await;
         if written.is_err() {
-            self.state().tally.forget(entry);
+            self.state().tally.forget(entry, CountedKind::ForeignRead);
         }
         written
     }

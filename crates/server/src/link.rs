@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::audit::CountedKind;
 use crate::core::{ConnectionId, Input};
 use crate::http::{Failure, Params};
 use crate::port::Origin;
@@ -66,7 +67,7 @@ pub(crate) async fn accept(
         let address = origin.map(|Extension(origin)| origin.address.to_string());
         let entry = NewAudit::new(crate::core::now(), "link", Code::Unauthorized.entry().code);
         let target = dial.node.to_string();
-        shared.trail.count(NewAudit { address, target, status: Some(401), ..entry });
+        shared.trail.count(NewAudit { address, target, status: Some(401), ..entry }, CountedKind::Refusal);
         return Err(Problem::new(Code::Unauthorized, format!("not the token of {}", dial.node)).into());
     }
     let is_tcp = origin.is_some();

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use muster_api::problem::Problem;
 use muster_model::JobId;
 use muster_store::NewAudit;
 
@@ -92,6 +93,17 @@ pub(crate) fn describe(from: &NewAudit) -> bool {
 pub(crate) fn name_user(name: &str) {
     // Without a record there is no audit log.
     let _ = CURRENT.try_with(|record| record.lock().user = Some(name.to_owned()));
+}
+
+/// States how the request ends, for handlers that wait before they reply: the caller may disconnect meanwhile.
+pub(crate) fn state_refusal(problem: &Problem) {
+    let code = problem.code.entry().code;
+    // Without a record there is no audit log.
+    let _ = CURRENT.try_with(|record| {
+        let mut entry = record.lock();
+        entry.outcome = code.to_owned();
+        entry.status = Some(problem.code.status());
+    });
 }
 
 /// The request changes nothing, a dry run for example: a success needs no entry.

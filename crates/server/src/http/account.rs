@@ -39,13 +39,14 @@ pub(super) async fn login(
     let begun = Instant::now();
     let address = stranger.and_then(|stranger| stranger.address);
     let entry = record("login", &request.user, address, "");
+    // A name that no account has may be a password typed into the wrong field: it is not recorded.
+    if accounts.look(|directory| directory.user(&request.user).is_some()) {
+        audit::name_user(&request.user);
+    }
     let user = match accounts.sign_in(&request.user, &request.password, address).await {
         Ok(user) => user,
         Err(problem) => {
-            // A name that no account has may be a password typed into the wrong field: it is not recorded.
-            if accounts.look(|directory| directory.user(&request.user).is_some()) {
-                audit::name_user(&request.user);
-            }
+            audit::state_refusal(&problem);
             if problem.code == Code::TooManyRequests {
                 return Err(problem.into());
             }

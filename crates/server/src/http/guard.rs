@@ -78,6 +78,11 @@ pub(super) async fn guard(
     response.map(|body| sse::hold(body, visit, caller))
 }
 
+/// A new name of a request in the audit log.
+pub(super) fn request_id() -> String {
+    format!("req_{:016x}", crate::random::bits())
+}
+
 /// A request that is permitted.
 #[derive(Default)]
 struct Admitted {
@@ -137,7 +142,7 @@ impl Guard {
             token: caller.and_then(|caller| caller.token.clone()),
             address: address.map(|address| address.to_string()),
             target: request.uri().path().chars().take(MAX_TARGET).collect(),
-            request: self.shared.trail.is_enabled().then(|| format!("req_{:016x}", crate::random::bits())),
+            request: self.shared.trail.is_enabled().then(request_id),
             ..NewAudit::new(crate::core::now(), operation, audit::STARTED)
         }
     }

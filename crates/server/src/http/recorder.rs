@@ -9,7 +9,7 @@ use muster_store::{Change, NewAudit};
 
 use super::failure::ProblemCode;
 use super::rules::{Rule, Ruled};
-use crate::audit::{self, DONE, Record};
+use crate::audit::{self, CountedKind, DONE, HUNG_UP, Record, STARTED};
 use crate::core::Input;
 use crate::state::Shared;
 
@@ -66,6 +66,8 @@ pub(super) struct Recorder {
     shared: Arc<Shared>,
     record: Arc<Record>,
     recording: Recording,
+    /// Whether the handler runs and the outcome is not recorded yet.
+    is_open: bool,
 }
 
 impl Recorder {
@@ -79,25 +81,27 @@ impl Recorder {
                 Recording::Refusal | Recording::WithEffect => {}
             }
         }
-        Ok(Self { shared: shared.clone(), record: Record::new(entry), recording })
+        Ok(Self { shared: shared.clone(), record: Record::new(entry), recording, is_open: false })
     }
 
     /// Calls the handler, and records the outcome.
-    pub async fn run(self, handler: impl Future<Output = Response>) -> Response {
+    pub async fn run(mut self, handler: impl Future<Output = Response>) -> Response {
         if !self.shared.trail.is_enabled() {
             return handler.await;
         }
+        self.is_open = true;
         let response = match self.recording {
             Recording::WithEffect => audit::scope(self.record.clone(), handler).await,
             Recording::Refusal | Recording::Before | Recording::ForeignRead => handler.await,
         };
+        self.is_open = false;
         self.close(&response);
         response
     }
 
     /// Records a request that the guard refused.
     pub fn refused(shared: &Shared, entry: NewAudit, response: Response) -> Response {
-        shared.trail.count(ended(entry, &response));
+        shared.trail.count(ended(entry, &response), CountedKind::Refusal);
         response
     }
 
@@ -107,7 +111,7 @@ impl Recorder {
         let (trail, status) = (&self.shared.trail, response.status());
         match self.recording {
             Recording::Before => trail.push(entry),
-            Recording::ForeignRead => trail.count(entry),
+            Recording::ForeignRead => trail.count(entry, CountedKind::ForeignRead),
             // The core wrote `done` with the effect.
             Recording::WithEffect if is_written && is_done => {}
             Recording::WithEffect if is_written => trail.push(entry),
@@ -115,7 +119,36 @@ impl Recorder {
             Recording::WithEffect | Recording::Refusal if is_done => {}
             // A permitted read that failed, or found nothing, was not refused.
             Recording::Refusal if status.is_server_error() || status == StatusCode::NOT_FOUND => {}
-            Recording::WithEffect | Recording::Refusal => trail.count(entry),
+            Recording::WithEffect | Recording::Refusal => trail.count(entry, CountedKind::Refusal),
+        }
+    }
+}
+
+impl Drop for Recorder {
+    /// The caller disconnected, and the handler was dropped before its reply.
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        let mut entry = self.record.entry();
+        if entry.outcome == STARTED {
+            entry.outcome = HUNG_UP.to_owned();
+        }
+        let is_upload = UPLOADS.contains(&entry.operation.as_str());
+        let trail = &self.shared.trail;
+        match self.recording {
+            Recording::Before => trail.push(entry),
+            Recording::ForeignRead => trail.count(entry, CountedKind::ForeignRead),
+            // The core wrote `done` with the effect, or nothing would have been done.
+            Recording::WithEffect if self.record.is_written() || self.record.skips_success() => {}
+            Recording::WithEffect => {
+                // The core may still write `done` for the request: that is an entry of its own.
+                entry.request = Some(super::guard::request_id());
+                trail.count(entry, CountedKind::Refusal);
+            }
+            Recording::Refusal if is_upload => trail.count(entry, CountedKind::Refusal),
+            // A read that the caller no longer wants, such as a wait.
+            Recording::Refusal => {}
         }
     }
 }

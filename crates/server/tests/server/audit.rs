@@ -1,8 +1,12 @@
 //! The audit log: every refusal, every outcome, and reads of what belongs to another person.
 
+use std::time::Duration;
+
 use muster_api::account::{AuditEntry, AuditLinesQuery, AuditPage};
 use muster_api::client::{Client, Method};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::fixture::{Server, refusal};
 use crate::team::Team;
@@ -114,6 +118,43 @@ async fn reads_of_what_belongs_to_another_person_are_recorded_once() {
     // Members of a workspace share its secrets; an admin who is none does not.
     let listed = entries_of(&team, "list_secrets").await;
     assert_eq!(listed.iter().map(|entry| entry.user.as_deref().unwrap()).collect::<Vec<_>>(), ["root"]);
+    team.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_who_hangs_up_is_recorded_as_well() {
+    let team = Team::new().await;
+    let body = json!({ "password": "correct horse" });
+    let path = "/users/member/password";
+    drop(team.server.client.request::<Value>(Method::PUT, path, Some(&body)).await);
+    let login = json!({ "user": "member", "password": "wrong password" }).to_string();
+    let chunks = format!("authorization: Bearer {}\r\ncontent-length: 1000\r\n", team.secrets["owner"]);
+    for (operation, head, body) in [
+        (
+            "login",
+            format!("content-type: application/json\r\ncontent-length: {}\r\n", login.len()),
+            login.as_str(),
+        ),
+        ("chunks", chunks, "the rest does not come"),
+    ] {
+        let mut stream = TcpStream::connect(&team.address).await.unwrap();
+        let request = format!("POST /api/v1/{operation} HTTP/1.1\r\nhost: server\r\n{head}\r\n{body}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        // Long enough for the handler to begin, and shorter than it takes to answer.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (operation, user) in [("login", "member"), ("put_chunks", "owner")] {
+        let is_recorded = async || {
+            let found = entries_of(&team, operation).await;
+            found.iter().any(|entry| entry.user.as_deref() == Some(user) && entry.outcome != "done")
+        };
+        let mut tries = 0;
+        while !is_recorded().await {
+            tries += 1;
+            assert!(tries < 100, "{operation}: {:?}", entries_of(&team, operation).await);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
     team.server.stop().await;
 }
 
