@@ -3,12 +3,13 @@
 //! Nothing here asks the disk to flush. A killed agent loses nothing that the kernel has, and a machine that crashed
 //! has lost its tasks anyway, so waiting for the disk would buy nothing and cost every start.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use muster_link::message::free_floor;
+pub(crate) use muster_link::remove_tree::remove_tree;
 use rustix::fs::{IFlags, StatVfs, ioctl_getflags, ioctl_setflags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -115,17 +116,6 @@ pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     gone(fs::remove_file(path))
 }
 
-/// Remove a directory and all below it, also what tasks made unwritable. Symbolic links are removed, never followed.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    match gone(fs::remove_dir_all(path)) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            gone(fs::remove_dir_all(path))
-        }
-        result => result,
-    }
-}
-
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -133,23 +123,10 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Give ourselves the right to empty every directory below.
-fn open_up(path: &Path) -> io::Result<()> {
-    let mut waiting = vec![path.to_owned()];
-    while let Some(dir) = waiting.pop() {
-        fs::set_permissions(&dir, Permissions::from_mode(0o700))?;
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                waiting.push(entry.path());
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -162,23 +139,5 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
         assert_eq!(read_json::<Vec<u8>>(&home.path().join("b")).unwrap(), None);
-    }
-
-    #[test]
-    fn an_unwritable_directory_is_removed_and_a_link_is_not_followed() {
-        let home = tempfile::tempdir().unwrap();
-        let (tree, outside) = (home.path().join("tree"), home.path().join("outside"));
-        fs::create_dir_all(tree.join("a/b")).unwrap();
-        fs::write(&outside, "kept").unwrap();
-        fs::write(tree.join("a/b/file"), "x").unwrap();
-        std::os::unix::fs::symlink(&outside, tree.join("a/link")).unwrap();
-        fs::set_permissions(tree.join("a/b"), Permissions::from_mode(0o555)).unwrap();
-        fs::set_permissions(tree.join("a"), Permissions::from_mode(0o000)).unwrap();
-        // Root ignores modes, so that the test also runs the path that asks for them.
-        open_up(&tree).unwrap();
-        remove_tree(&tree).unwrap();
-        assert!(!tree.exists());
-        assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
-        remove_tree(&tree).unwrap();
     }
 }

@@ -113,7 +113,10 @@ impl Shelf {
         for entry in std::fs::read_dir(&self.tasks)? {
             let path = entry?.path();
             if path.to_str().is_some_and(|path| path.ends_with(GOING)) {
-                disk::remove_tree(&path)?;
+                // One that cannot be removed keeps nothing else from being looked at; the next start tries again.
+                if let Err(error) = disk::remove_tree(&path) {
+                    tracing::warn!(path = %path.display(), %error, "could not remove the files of a task");
+                }
             }
         }
         let mut found = BTreeMap::new();

@@ -19,6 +19,11 @@ pub const MAX_DEPTH: usize = 256;
 /// The longest listing that is read into memory: millions of files.
 pub const MAX_BYTES: usize = 256 << 20;
 
+/// How many entries a listing has at most.
+pub const MAX_ENTRIES: usize = 2 << 20;
+/// How many bytes the paths and the targets of its links have at most, once they are read.
+pub const MAX_NAMES: usize = 256 << 20;
+
 const DIRECTORY: u8 = b'd';
 const FILE: u8 = b'f';
 const LINK: u8 = b'l';
@@ -71,6 +76,14 @@ impl Entry {
         }
     }
 
+    /// Where a link leads to.
+    fn target(&self) -> Option<&[u8]> {
+        match &self.kind {
+            Kind::Link { target } => Some(target),
+            Kind::Directory | Kind::File { .. } => None,
+        }
+    }
+
     /// As people see it.
     pub fn shown(&self) -> FileEntry {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -107,6 +120,9 @@ pub enum Error {
         /// The name, readable.
         name: String,
     },
+    /// More entries, or longer names in all, than are read.
+    #[error("the listing has more than {MAX_ENTRIES} entries, or more than {} MB of names", MAX_NAMES >> 20)]
+    TooLong,
     /// Out of order, twice, or in something that is not a listed directory.
     #[error("the listing has `{name}` twice, out of order, or in something that is not a directory")]
     Misplaced {
@@ -166,12 +182,17 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Error> {
     let mut entries: Vec<Entry> = Vec::new();
     // The directories that the last entry lies in, or is: where the next may be.
     let mut open: Vec<usize> = Vec::new();
-    let mut total = 0_u64;
+    let (mut total, mut names) = (0_u64, 0_usize);
     while reader.at < bytes.len() {
         let at = reader.at;
         let previous = entries.last().map_or(&[][..], |entry| &entry.path);
         let entry = reader.entry(previous).ok_or(Error::Malformed { at })?;
         check_name(&entry.path)?;
+        // A path is written as what differs from the last one: a few bytes may stand for 4 KB.
+        names += entry.path.len() + entry.target().map_or(0, <[u8]>::len);
+        if entries.len() >= MAX_ENTRIES || names > MAX_NAMES {
+            return Err(Error::TooLong);
+        }
         let misplaced = || Error::Misplaced { name: shown(&entry.path) };
         if !entries.is_empty() && compare(&entry.path, previous).is_le() {
             return Err(misplaced());

@@ -24,6 +24,7 @@ use kube::api::{Api, LogParams};
 use muster_engine::Error;
 use muster_engine::pod::Seats;
 use muster_link::leftover::{Entry, Found, Kind};
+use muster_link::remove_tree::remove_tree;
 use muster_model::AttemptId;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -89,7 +90,7 @@ impl Kept {
         let dir = self.of(attempt);
         if ranks(&dir).is_empty() {
             // What cannot be removed now goes with the old ones.
-            let _ = fs::remove_dir_all(dir);
+            let _ = remove_tree(&dir);
         }
     }
 
@@ -107,7 +108,7 @@ impl Kept {
             let last = own.chain(changed(entry.path())).max();
             let is_old = last.is_some_and(|last| last.elapsed().is_ok_and(|age| age > KEPT));
             if is_old && !is_live(&attempt) {
-                let _ = fs::remove_dir_all(entry.path());
+                let _ = remove_tree(&entry.path());
             }
         }
     }

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod message;
 pub mod own_dir;
 pub mod process;
+pub mod remove_tree;
 pub mod session;
 pub mod tls;
 pub mod unix;

@@ -144,8 +144,8 @@ impl AsFd for OwnDir {
 }
 
 /// Checks that no other account can put another directory in the place of this one: whoever may write to a directory above it
-/// could rename it. For root that is everybody but root, and for other accounts everybody whom the group does not include: sites
-/// have groups whose members share a directory of homes.
+/// could rename it. An ancestor belongs to root or to this account. For root, no group may write to it; for other accounts a group
+/// may, because sites have groups whose members share a directory of homes.
 pub fn check_ancestors(path: &Path) -> io::Result<()> {
     let own = geteuid().as_raw();
     for ancestor in existing(path)?.ancestors().skip(1) {
@@ -159,16 +159,21 @@ pub fn check_ancestors(path: &Path) -> io::Result<()> {
         if found.mode() & open != 0 && !is_sticky {
             return Err(refused(ancestor, "may be changed by other accounts"));
         }
-        if own == 0 && found.uid() != 0 {
+        if found.uid() != 0 && found.uid() != own {
             return Err(refused(ancestor, &format!("belongs to the account with the uid {}", found.uid())));
         }
     }
     Ok(())
 }
 
-/// Checks that a data directory is this account's or root's, and that neither it nor its place is open to every account. A volume
-/// of a pod is root's and writable by the pod's group, so the group is not asked for here.
+/// Checks that a data directory is this account's or root's, and that neither it nor its place can be changed by others. In a pod
+/// there are no other accounts, and volumes are often made for every account to write to.
 pub fn check_home(path: &Path) -> io::Result<()> {
+    let is_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    if is_pod { Ok(()) } else { check_shared_home(path) }
+}
+
+fn check_shared_home(path: &Path) -> io::Result<()> {
     let home = existing(path)?;
     check_ancestors(&home)?;
     let found = match fs::symlink_metadata(&home) {
@@ -184,6 +189,10 @@ pub fn check_home(path: &Path) -> io::Result<()> {
     }
     if found.mode() & 0o002 != 0 {
         return Err(refused(&home, "may be written to by every account"));
+    }
+    // An ordinary account may share its data with its group; root shares with nobody.
+    if own == 0 && found.mode() & 0o020 != 0 && found.gid() != 0 {
+        return Err(refused(&home, &format!("may be written to by the group with the gid {}", found.gid())));
     }
     Ok(())
 }
@@ -307,7 +316,7 @@ mod tests {
         let home = base.path().join("home");
         check_home(&home).unwrap();
         fs::create_dir(&home).unwrap();
-        mode(&home, 0o775);
+        mode(&home, 0o755);
         check_home(&home).unwrap();
         mode(&home, 0o1777);
         assert!(check_home(&home).unwrap_err().to_string().contains("every account"));
@@ -315,6 +324,9 @@ mod tests {
             mode(&home, 0o700);
             chown(&home, Some(54_321), None).unwrap();
             assert!(check_home(&home).unwrap_err().to_string().contains("54321"));
+            chown(&home, Some(0), Some(54_322)).unwrap();
+            mode(&home, 0o2770);
+            assert!(check_home(&home).unwrap_err().to_string().contains("54322"));
         }
     }
 

@@ -10,10 +10,10 @@ mod programs;
 pub(super) mod wire;
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_link::dial::Post;
+use muster_link::own_dir::{OwnDir, check_ancestors};
 use muster_link::session::{self, Incoming, Opener, Side, Stream};
 use muster_model::AttemptId;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -75,8 +76,9 @@ async fn serve(words: &[OsString]) -> io::Result<()> {
         let message = "jobs are never run as root; log in as somebody else, or set slurm.user";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    let dir = options.base.join(format!("slurm-{}", options.server));
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    check_ancestors(&options.base)?;
+    let own = OwnDir::open(&options.base)?.create_below(&format!("slurm-{}", options.server))?;
+    let dir = own.path().to_owned();
     let (listener, post) = listen(&dir, options.addresses)?;
     let gate = Arc::new(Gate { dir, programs: Programs::new(options.programs, options.conf) });
     say(READY)?;

@@ -214,14 +214,16 @@ impl AgentDir {
         if let Some(running) = running {
             return Ok(running);
         }
-        let mut failure = None;
+        let mut failures = Vec::new();
         for base in own_bases(base, OwnDir::create) {
             match base.and_then(|base| Self::create(base, &name)) {
                 Ok(agent) => return Ok(agent),
-                Err(error) => drop(failure.get_or_insert(error)),
+                Err(error) => failures.push(error),
             }
         }
-        Err(failure.unwrap_or_else(|| ErrorKind::NotFound.into()))
+        let kind = failures.first().map_or(ErrorKind::NotFound, io::Error::kind);
+        let reasons: Vec<String> = failures.iter().map(io::Error::to_string).collect();
+        Err(io::Error::new(kind, reasons.join("; ")))
     }
 
     /// Fails where nothing can be written now.

@@ -18,6 +18,9 @@ pub(super) const SCRIPT: &str = include_str!("intruder.sh");
 const POSE: &str = include_str!("intruder.py");
 const BECOME: &str = "setpriv --reuid 4343 --regid 4343 --clear-groups";
 
+/// What mallory has made; anything else was written through a link.
+const OWN_FILES: [&str; 4] = ["bin", "loot", "pose", "taken"];
+
 /// Mallory, on one host.
 #[derive(Clone, Copy)]
 pub struct Intruder<'a> {
@@ -68,8 +71,14 @@ impl Host {
 
     /// Panics if the intruder got anything.
     pub(super) fn check_intruder(&self) {
-        let finished = self.inside().args(["cat", "/tmp/mallory/taken"]).stderr(Stdio::null()).output();
-        let taken = finished.map(|output| output.stdout).unwrap_or_default();
-        assert!(taken.is_empty(), "mallory on {} took: {}", self.name(), String::from_utf8_lossy(&taken));
+        let look =
+            "test -e /tmp/mallory/taken || echo taken is gone; cat /tmp/mallory/taken; ls -A /tmp/mallory";
+        // A host that a test has broken cannot be asked.
+        let Ok(finished) = self.inside().args(["sh", "-c", look]).stderr(Stdio::null()).output() else {
+            return;
+        };
+        let seen = String::from_utf8_lossy(&finished.stdout);
+        let taken: Vec<&str> = seen.lines().filter(|line| !OWN_FILES.contains(line)).collect();
+        assert!(taken.is_empty(), "mallory on {} took: {taken:?}", self.name());
     }
 }

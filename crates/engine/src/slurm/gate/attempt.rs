@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use muster_link::remove_tree::remove_tree;
 use muster_model::{AttemptId, JobId};
 use rustix::fs::{FlockOperation, flock};
 
@@ -45,7 +46,7 @@ pub(super) fn sweep(base: &Path, live: &[AttemptId], kept: Duration) -> io::Resu
         let is_old = last.is_some_and(|last| last.elapsed().is_ok_and(|age| age > kept));
         if is_old && !live.contains(&attempt) {
             // What cannot be removed now is tried again the next day.
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = remove_tree(&entry.path());
         }
     }
     Ok(())
@@ -56,10 +57,7 @@ pub(super) fn remove(base: &Path, job: &JobId) -> io::Result<()> {
     let is_its = |name: &str| name.parse::<AttemptId>().is_ok_and(|attempt| attempt.job == *job);
     for entry in fs::read_dir(base)?.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_its))
     {
-        match fs::remove_dir_all(entry.path()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_tree(&entry.path())?;
     }
     Ok(())
 }
