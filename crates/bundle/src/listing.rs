@@ -335,6 +335,17 @@ mod tests {
         Entry { path: path.into(), kind, mode: 0, mtime: Time::default() }
     }
 
+    /// A few bytes for each entry stand for its whole path: 70,000 of them for 280 MB.
+    #[test]
+    fn a_listing_with_too_many_names_is_refused() {
+        let deep = vec!["d".repeat(250); 16].join("/");
+        let levels = (1..=16).map(|level| directory(&deep[..level * 251 - 1]));
+        let files = (0..70_000).map(|number| file(&format!("{deep}/{number:06}"), 0));
+        let bytes = encode(levels.chain(files));
+        assert!(bytes.len() < 2 << 20, "{}", bytes.len());
+        assert_eq!(decode(&bytes).unwrap_err(), Error::TooLong);
+    }
+
     #[test]
     fn a_listing_is_read_as_it_was_written() {
         let entries = [
