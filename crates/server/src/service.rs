@@ -399,19 +399,21 @@ async fn serve_unix(listener: UnixListener, app: Router, stop: CancellationToken
     }
 }
 
-async fn stop_on_signal(stop: CancellationToken) {
+fn stop_on_signal(stop: CancellationToken) -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return tracing::error!("signals cannot be caught");
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        () = stop.cancelled() => {}
+    // Caught from now on, and not once the future is polled: a server that says that it is ready stops in order.
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+            return tracing::error!("signals cannot be caught");
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = stop.cancelled() => {}
+        }
+        stop.cancel();
     }
-    stop.cancel();
 }
 
 async fn stop_when_idle(shared: Arc<Shared>, limit: Option<Duration>, stop: CancellationToken) {

@@ -282,7 +282,7 @@ fn an_owner_who_left_gets_no_secret_in_a_later_attempt() {
     admin.ok(&["user", "disable", "ada"]);
     admin.ok(&["workspace", "rm-member", "nlp", "ada"]);
     put("another value");
-    assert_eq!(admin.json(&["show", &job, "--json"])["state"], "running", "what runs goes on");
+    wait_for("what runs to go on", || admin.json(&["show", &job, "--json"])["state"] == "running");
     let why = admin.ok(&["why", &waiting]);
     assert!(why.contains("the account `ada` is disabled"), "{why}");
     team.home.touch("end");
