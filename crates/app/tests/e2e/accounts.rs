@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::process::Command;
 
-use muster_testkit::{Account, Finished, Home, Hosts, Running, wait_for};
+use muster_testkit::{Account, DEADLINE, Finished, Home, Hosts, Running, wait_for, wait_within};
 use serde_json::Value;
 
 use crate::pool::slim;
@@ -263,7 +263,12 @@ fn nothing_of_one_user_is_read_by_a_task_of_another() {
                 echo storage: $(ls /mnt/user /mnt/share); ls /var/nas /home/ada /root 2>&1 | sort -u; \
                 for it in $(pgrep -u ada); do kill -0 $it 2>/dev/null && echo reached $it; done; \
                 ls $(dirname $(dirname $PWD)) 2>&1; echo mine > /mnt/user/bob/mine && echo done";
-    let log = bob.line(&[], line);
+    // A search of a whole machine takes long where its cores are busy.
+    let search = bob.submit(&[], line);
+    wait_within(4 * DEADLINE, "the end of the search", || {
+        bob.json(&["show", &search, "--json"])["state"] == "succeeded"
+    });
+    let log = bob.ok(&["logs", &search]);
     assert!(log.contains("files:\n") && log.contains("environments: 0\n"), "{log}");
     assert!(log.contains("storage: /mnt/share: cv /mnt/user: bob\n"), "{log}");
     assert!(log.contains("ls: cannot open directory '/home/ada': Permission denied"), "{log}");

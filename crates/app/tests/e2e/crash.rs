@@ -317,7 +317,8 @@ fn server_and_agent_killed_together_cost_nothing() {
 fn a_job_may_end_while_no_server_and_no_agent_is_there() {
     let scene = Scene::new();
     let mut client = scene.client();
-    scene.wait_for_moment(Moment::Run, &mut Random(1));
+    // As early as both run: the first rank that ends has the other stopped, if the server still lives.
+    wait_for("both ranks to run", || (0..NODES).all(|rank| scene.written(rank) >= 1));
     client.kill().expect("the client dies first, or it would start a server");
     client.wait().expect("the client is gone");
     scene.home.kill("server");
