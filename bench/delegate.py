@@ -111,7 +111,7 @@ def overhead(bench):
     beside = {"Slurm": f"{theirs.p50:.0f} ms (`sbatch`; waiting: {waits.p50:.0f} ms)"}
     yield Row(f"{name}, over `sbatch`, p50", f"+{added:.0f} ms", "≤ 150 ms", added <= 150, beside)
     beside = {"Slurm": f"{theirs.p99:.0f} ms"}
-    yield Row(f"{name}, p50 and p99", f"{ours.p50:.0f} ms, {ours.p99:.0f} ms", beside=beside)
+    yield Row(f"{name}, p50 and p99", f"{ours.p50:.1f} ms, {ours.p99:.0f} ms", beside=beside)
 
 
 def cost(bench):

@@ -33,7 +33,7 @@ def measure(bench):
 
 
 def spread(sample):
-    return f"p50 {sample.p50:.0f} ms, worst {sample.most:.0f} ms"
+    return f"p50 {sample.p50:.1f} ms, worst {sample.most:.1f} ms"
 
 
 def one_rank_dies(muster, command, environment):

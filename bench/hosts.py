@@ -97,7 +97,7 @@ def deploy(bench):
     goal = "≤ 5 s"
     yield Row("two hosts without an agent → machines that run, p50", f"{first.p50:.2f} s", goal, first.p50 <= 5)
     goal = "≤ 1 s"
-    yield Row("the same with agents there, p50", f"{next_ones.p50:.2f} s", goal, next_ones.p50 <= 1)
+    yield Row("the same with agents there, p50", f"{next_ones.p50:.3f} s", goal, next_ones.p50 <= 1)
 
 
 class Session:
@@ -182,7 +182,7 @@ def command(bench):
     yield Row(f"{count} hosts without an agent, all added", f"{added:.2f} s")
     within = mine.p50 <= 150 and (not theirs or 5 * mine.p50 <= theirs[0].p50)
     figure = f"`true` in a session on {count} hosts, until the last has ended, p50"
-    yield Row(figure, f"{mine.p50:,.0f} ms", "≤ 150 ms, ≥ 5 × pdsh", within, cells)
+    yield Row(figure, f"{mine.p50:,.1f} ms", "≤ 150 ms, ≥ 5 × pdsh", within, cells)
 
 
 def rsync_s(hosts, source):
@@ -234,7 +234,7 @@ def send(bench):
     shutil.rmtree(tree.folder)
     name = f"{tree.total / 1e6:,.0f} MB in {files:,} files to {count} hosts, {UPLINK} up"
     yield Row(name, f"{first:.1f} s, {first_mb:,.0f} MB sent", "", None, cells)
-    yield Row("the same after one line changed", f"{again:.2f} s, {again_mb:,.2f} MB sent", "", None, again_cells)
+    yield Row("the same after one line changed", f"{again:.3f} s, {again_mb:,.2f} MB sent", "", None, again_cells)
 
 
 FIGURES = {"deploy onto hosts": deploy, "a command on 16 hosts": command, "a folder to 4 hosts": send}

@@ -22,7 +22,7 @@ def submit_all(command, environment, count):
 
 
 def speed(seconds, count):
-    return f"{seconds:.1f} s ({count / seconds:,.0f}/s)"
+    return f"{seconds:.2f} s ({count / seconds:,.0f}/s)"
 
 
 def measure(bench):
@@ -39,11 +39,11 @@ def measure(bench):
     figure = f"{count:,} `true` jobs, until all ended"
     beside = others(bench, count)
     yield Row(figure, speed(ended, count), f"{count:,} succeed", succeeded == count, beside)
-    yield Row("of this, until all were accepted", f"{accepted:.1f} s")
+    yield Row("of this, until all were accepted", f"{accepted:.2f} s")
     times = 50 if bench.runs >= 50 else bench.runs
     listing = Sample(run_ms([muster.binary, "ps"], muster.environment) for _ in range(times))
     everything = Sample(run_ms([muster.binary, "ps", "--all"], muster.environment) for _ in range(times))
-    yield Row(f"`ps` with {len(jobs):,} jobs, p50", f"{listing.p50:.1f} ms", "≤ 20 ms", listing.p50 <= 20)
+    yield Row(f"`ps` with {len(jobs):,} jobs, p50", f"{listing.p50:.2f} ms", "≤ 20 ms", listing.p50 <= 20)
     yield Row(f"`ps --all` with {len(jobs):,} jobs, p50", f"{everything.p50:.1f} ms")
 
 

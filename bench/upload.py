@@ -97,7 +97,7 @@ def big(bench):
     mine = Sample(second)
     goal, within = "≤ 1 s, and ≤ rsync", mine.p50 <= 1 and (not theirs or mine.p50 <= Sample(theirs).p50)
     yield Row(
-        "one line changed → first instruction, p50", f"{mine.p50:.2f} s, worst {mine.most:.2f} s", goal, within, cells
+        "one line changed → first instruction, p50", f"{mine.p50:.3f} s, worst {mine.most:.3f} s", goal, within, cells
     )
     for folder in (tree.folder, copy, bench.folder / "mirror"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +123,7 @@ def wide(bench):
     bench.beside("plain tools", cells, beside_rsync)
     name = f"{tree.files:,} files"
     yield Row(f"first upload of {name}, until the first instruction", f"{started:.2f} s")
-    mine = f"{again.p50:.2f} s, worst {again.most:.2f} s"
+    mine = f"{again.p50:.3f} s, worst {again.most:.3f} s"
     yield Row(f"{name} unchanged → first instruction, p50", mine, "≤ 1 s", again.p50 <= 1, cells)
     for folder in (tree.folder, bench.folder / "mirror"):
         shutil.rmtree(folder, ignore_errors=True)

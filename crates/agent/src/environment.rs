@@ -64,9 +64,16 @@ const BESIDE: [(&str, &str); 6] = [
     ("HYDRA_RMK", "user"),
 ];
 
+/// What says how agents are spread over the place. The job has tasks of its own, and says itself how those are.
+const OF_AGENTS: [&str; 2] = ["SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"];
+
 /// Add the variables of a place that was lent. What the job says itself stays, but for the names of the job and its place.
 pub(crate) fn lend(env: &mut BTreeMap<String, String>, lent: &BTreeMap<String, String>) {
+    let has_tasks = env.contains_key("SLURM_NTASKS");
     for (name, value) in lent {
+        if has_tasks && OF_AGENTS.contains(&name.as_str()) {
+            continue;
+        }
         if NAMES.contains(&name.as_str()) {
             env.insert(name.clone(), value.clone());
         } else {
@@ -142,8 +149,14 @@ mod tests {
     #[test]
     fn a_place_that_was_lent_has_its_own_names() {
         let mut env = map(&[("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "16"), ("OMPI_MCA_plm", "rsh")]);
-        let lent = map(&[("SLURM_JOB_ID", "77"), ("SLURM_NTASKS", "2"), ("SLURM_NODEID", "1")]);
+        let lent = map(&[
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_NTASKS_PER_NODE", "1"),
+            ("SLURM_NODEID", "1"),
+        ]);
         lend(&mut env, &lent);
+        assert!(!env.contains_key("SLURM_NTASKS_PER_NODE"), "that is of the agents");
         assert_eq!((env["SLURM_JOB_ID"].as_str(), env["SLURM_NTASKS"].as_str()), ("77", "16"));
         assert_eq!((env["SLURM_NODEID"].as_str(), env["OMPI_MCA_plm"].as_str()), ("1", "rsh"));
         assert_eq!(env["OMPI_MCA_ras"], "^slurm");

@@ -13,6 +13,7 @@ mod calls;
 mod child;
 mod control;
 pub mod device;
+mod diagnosis;
 mod dialer;
 mod disk;
 mod environment;

@@ -1,6 +1,7 @@
 //! From how a process ended to why a task failed.
 
 use muster_model::Reason;
+use muster_model::reason::TimeLimitSource;
 use muster_model::task::TaskEnd;
 
 use crate::supervisor::{Exit, NotExecutable, Outcome, Status};
@@ -19,7 +20,7 @@ pub(crate) fn task_end(exit: &Exit, timeout_ms: Option<u64>) -> TaskEnd {
 pub(crate) fn failure(outcome: &Outcome, timeout_ms: Option<u64>) -> Option<Reason> {
     Some(match outcome {
         Outcome::Exited { code: 0 } => return None,
-        Outcome::Exited { code } => Reason::ExitCode { exit_code: *code },
+        Outcome::Exited { code } => Reason::exited(*code),
         Outcome::Signaled { signal } => Reason::Signal { signal: *signal },
         Outcome::NotFound { command } => Reason::CommandNotFound { command: command.clone() },
         Outcome::NotExecutable { command, why } => {
@@ -29,7 +30,9 @@ pub(crate) fn failure(outcome: &Outcome, timeout_ms: Option<u64>) -> Option<Reas
         Outcome::SetupFailed { status: Status::Signaled(signal) } => {
             Reason::SetupFailed { exit_code: 128 + signal }
         }
-        Outcome::Timeout => Reason::Timeout { limit_ms: timeout_ms.unwrap_or_default() },
+        Outcome::Timeout => {
+            Reason::Timeout { limit_ms: timeout_ms.unwrap_or_default(), set_by: TimeLimitSource::Job }
+        }
         Outcome::OutOfMemory => Reason::OutOfMemory,
         // Only a stop keeps a supervisor from starting what it was given.
         Outcome::NotStarted => Reason::StoppedByUser,

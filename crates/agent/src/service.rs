@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use muster_link::dial::{Channel, Server};
 use muster_link::message::{Keep, ToServer};
-use muster_model::TaskId;
 use muster_model::launch::Peers;
 use muster_model::node::Capacity;
+use muster_model::{JobId, TaskId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -144,8 +144,11 @@ enum Event {
     Volumes(BTreeMap<String, String>),
     /// Something was mounted, or unmounted.
     Mounted,
-    /// The files of a job were removed, and perhaps a bundle is no longer needed.
-    Discarded,
+    /// The files of a job were removed, perhaps not all of them; and perhaps a bundle is no longer needed.
+    Discarded {
+        job: JobId,
+        is_complete: bool,
+    },
     /// What is old was removed.
     Collected {
         bytes: u64,
@@ -296,7 +299,7 @@ impl Service {
             Event::Introduced { task } => self.on_introduced(task),
             Event::Volumes(lacks) => self.on_volumes(lacks),
             Event::Mounted => self.on_mounted(),
-            Event::Discarded => self.collect(false),
+            Event::Discarded { job, is_complete } => self.on_discarded(job, is_complete),
             Event::Nothing => {}
             Event::Quiet => {
                 self.tidy_at = None;
@@ -349,6 +352,9 @@ impl Service {
         let Some(task) = self.tasks.change(id) else { return };
         if task.life.is_finished_by(&report.outcome) {
             self.drop_task(id);
+            if report.outcome == Outcome::Removed {
+                self.discard_rest(&id.attempt.job);
+            }
             return self.collect(false);
         }
         task.life.on_done(report.outcome);

@@ -14,6 +14,7 @@
 mod batch;
 mod job;
 mod pattern;
+mod real;
 mod scontrol;
 mod srun;
 mod step;

@@ -24,7 +24,7 @@ use crate::stage::Stage;
 use crate::supervisor::{self, FORMAT, NOTES, Overlay, PROCESSES, Started, Step, StepKind};
 use crate::task::{self, Observation, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
-use crate::{device, disk, environment, peers, programs, secret};
+use crate::{device, diagnosis, disk, environment, peers, programs, secret};
 use muster_link::descriptor::register;
 
 /// Where it keeps its sessions, and where its steps say what they have.
@@ -199,6 +199,7 @@ fn launch_of(
         way.address
     });
     supervisor::notice::tell(dir.path(), &mut env);
+    diagnosis::set_variable(dir.path(), &mut env);
     let in_place = prepare.in_place.as_deref().map(|path| directory(path, person.as_ref()));
     let cwd = in_place.map_or_else(|| dir.work(), PathBuf::from);
     for name in &launch.surroundings.workdir_in {

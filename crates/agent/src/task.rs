@@ -211,7 +211,9 @@ pub fn stop(dir: &Path, grace: Duration, reason: &str) -> Result<(), Error> {
 
 /// Give a lane more elements. One that was given before is given once: whoever runs them looks at the numbers.
 pub fn grant(dir: &Path, grant: &Grant) -> Result<(), Error> {
-    let mut line = serde_json::to_vec(grant).map_err(Error::io("write the elements", dir))?;
+    // What an agent that was killed while it wrote has left ends with this line's beginning, and is passed over.
+    let mut line = vec![b'\n'];
+    serde_json::to_writer(&mut line, grant).map_err(Error::io("write the elements", dir))?;
     line.push(b'\n');
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600);

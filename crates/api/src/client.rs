@@ -29,6 +29,7 @@ mod pieces;
 mod quota;
 mod secret;
 mod session;
+mod silence;
 pub mod sse;
 mod stream;
 #[cfg(test)]
@@ -40,13 +41,14 @@ use endpoint::Address;
 pub use endpoint::{Endpoint, ParseError as EndpointError};
 pub use error::{Error, Protocol};
 use pieces::Pieces;
+pub use silence::on_silence;
 pub use stream::{Download, EventItem, Events, LogItem, Logs, Sse, log_bytes};
 
 use crate::problem::Problem;
 
 /// Where the interface begins.
 const ROOT: &str = "/api/v1";
-/// Far above what any request takes on a busy server; a server that is silent for longer is stuck.
+/// Far above what any request takes on a busy server.
 const REPLY_DEADLINE: Duration = Duration::from_secs(60);
 /// A page of a thousand jobs is below a megabyte.
 const MAX_REPLY: usize = 64 << 20;
@@ -75,7 +77,8 @@ impl Client {
         let is_tls = matches!(endpoint.address, Address::Tcp { is_tls: true, .. });
         let connector = is_tls.then(|| Connector::new(endpoint.pinned)).transpose();
         let connector = connector.map_err(|error| connection::refused(&endpoint, error))?;
-        let connection = Connection::open(&endpoint, connector.as_ref()).await?;
+        let opening = Connection::open(&endpoint, connector.as_ref());
+        let connection = silence::connected(&endpoint, opening).await?;
         Ok(Self { endpoint, connector, idle: Mutex::new(vec![connection]) })
     }
 
@@ -121,15 +124,12 @@ impl Client {
     }
 
     async fn exchange(&self, name: &str, request: Request<Pieces>) -> Result<Bytes, Error> {
-        let exchange = async {
-            let (response, connection) = self.send(request).await?;
-            let status = response.status();
-            let body = read_body(name, response).await?;
-            // Read to its end, so the next request can use the connection.
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-            if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
-        };
-        timeout(REPLY_DEADLINE, exchange).await.map_err(|_| Error::Silent { after: REPLY_DEADLINE })?
+        let (response, connection) = self.answered(self.send(request)).await?;
+        let status = response.status();
+        let body = in_time(read_body(name, response)).await?;
+        // Read to its end, so the next request can use the connection.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
     }
 
     /// Opens a stream of events.
@@ -148,15 +148,12 @@ impl Client {
     async fn open(&self, path: &str, accept: &str) -> Result<(Response<Incoming>, Connection), Error> {
         let headers = [(ACCEPT.as_str(), accept)];
         let request = self.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
-        let exchange = async {
-            let (response, connection) = self.send(request).await?;
-            let status = response.status();
-            if status.is_success() {
-                return Ok((response, connection));
-            }
-            Err(refusal(status, &read_body(path, response).await?))
-        };
-        timeout(REPLY_DEADLINE, exchange).await.map_err(|_| Error::Silent { after: REPLY_DEADLINE })?
+        let (response, connection) = self.answered(self.send(request)).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok((response, connection));
+        }
+        Err(refusal(status, &in_time(read_body(path, response)).await?))
     }
 
     fn prepare(
@@ -211,6 +208,11 @@ impl Client {
         idle.retain(Connection::is_open);
         idle.pop()
     }
+}
+
+/// Bounds a part of an exchange with a server that is there.
+async fn in_time<T>(part: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout(REPLY_DEADLINE, part).await.map_err(|_| Error::Silent { after: REPLY_DEADLINE })?
 }
 
 fn encode(path: &str, body: &impl Serialize) -> Result<Vec<u8>, Error> {

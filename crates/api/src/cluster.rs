@@ -12,12 +12,34 @@ pub struct ClusterView {
     pub engine: String,
     /// Its machines; empty where it does not answer.
     pub nodes: Vec<ClusterNode>,
+    /// The limits of its places for each job, where it has any: Slurm's partitions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<PlaceLimitsView>,
     /// Places whose machines cannot be shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<HiddenPlace>,
     /// Why it does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// The limits that a place has for each job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlaceLimitsView {
+    /// What a job says to run there: `slurm/gpu`.
+    pub on: String,
+    /// Jobs that name no place go here.
+    #[serde(default)]
+    pub is_default: bool,
+    /// The longest time limit of a job, in milliseconds; absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_time_ms: Option<u64>,
+    /// The time limit of a job that names none, in milliseconds; absent: the longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_time_ms: Option<u64>,
+    /// How many nodes a job may have; absent: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_nodes: Option<u32>,
 }
 
 /// A place of which nothing can be shown, beside others of which something can.

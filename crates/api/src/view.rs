@@ -70,9 +70,9 @@ pub struct LaunchView {
     pub framework: Framework,
     /// The words that run.
     pub argv: Vec<String>,
-    /// Which tasks run them.
+    /// Where they run.
     pub command_on: CommandOn,
-    /// How many processes each task has then.
+    /// How many processes each task has then: those that the server starts, or a launcher among the words.
     pub processes: u32,
 }
 
@@ -479,6 +479,9 @@ pub struct LogChunk {
     /// With `grep`: how many bytes of stdout and of stderr after `next` were dealt with already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<[u64; 2]>,
+    /// With `tail`: the line that this piece begins with is too long, and only the end of it is sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// One of a task's two outputs.

@@ -85,11 +85,26 @@ impl Display {
         self
     }
 
+    /// Whether a piece of output is of another attempt than the output before it.
+    pub fn begins_attempt(&self, chunk: &LogChunk) -> bool {
+        self.attempt != 0 && self.attempt != chunk.attempt && !matches!(self.mode, Mode::Json)
+    }
+
+    /// Notes that an attempt begins, and why the one before it ended, where that is known.
+    pub fn on_attempt(&mut self, attempt: u32, reason: Option<&str>) -> Result<(), Error> {
+        self.finish()?;
+        let ended = reason.map(|reason| format!("attempt {} ended: {reason}; ", attempt.saturating_sub(1)));
+        terminal::note(&format!("{}attempt {attempt} begins", ended.unwrap_or_default()));
+        self.attempt = attempt;
+        Ok(())
+    }
+
     /// Shows a piece of output.
     pub fn chunk(&mut self, chunk: &LogChunk) -> Result<(), Error> {
-        if self.attempt != chunk.attempt {
-            self.on_attempt(chunk.attempt)?;
+        if self.begins_attempt(chunk) {
+            self.on_attempt(chunk.attempt, None)?;
         }
+        self.attempt = chunk.attempt;
         match self.mode {
             Mode::Json => {
                 let line = terminal::json_line(chunk)?;
@@ -129,15 +144,6 @@ impl Display {
         self.stdout.finish();
         self.stderr.finish();
         self.flush()
-    }
-
-    fn on_attempt(&mut self, attempt: u32) -> Result<(), Error> {
-        if self.attempt != 0 && !matches!(self.mode, Mode::Json) {
-            self.finish()?;
-            terminal::note(&format!("attempt {attempt} begins"));
-        }
-        self.attempt = attempt;
-        Ok(())
     }
 
     fn sink(&mut self, stream: LogStream) -> &mut Sink {
@@ -249,6 +255,7 @@ mod tests {
             base64: None,
             next: 0,
             skip: None,
+            cut: false,
         }
     }
 

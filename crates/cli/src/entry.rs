@@ -1,6 +1,7 @@
 //! From the words of a command line to the command, and from its outcome to an exit code.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use muster_api::model::Timestamp;
 use muster_api::model::node::Device;
+use muster_launch::sbatch;
 use serde::Serialize;
 
 use crate::command::{
@@ -258,6 +260,7 @@ struct Words {
 /// Runs the command that the words name, the first of which is the program.
 pub fn main(words: impl Iterator<Item = OsString>, hooks: &Hooks) -> ExitCode {
     let words: Vec<OsString> = words.collect();
+    crate::session::announce_silence();
     if let Some((generation, words)) = face::called(&words) {
         return face::fastgpu::main(generation, words);
     }
@@ -400,15 +403,29 @@ fn wants_json(matches: &ArgMatches) -> bool {
     }
 }
 
-/// A job, going by its name. A `.json` that may be executed is a program, however odd.
+/// A job, going by its name; a `.sh`, by its `#SBATCH` lines. A `.json` that may be executed is a program, however odd.
 fn is_job_file(word: &OsStr) -> bool {
     let path = Path::new(word);
     let is_program = || path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
     match path.extension().and_then(OsStr::to_str) {
         Some("yaml" | "yml" | "sbatch" | "slurm") => true,
         Some("json") => !is_program(),
+        Some("sh" | "bash") => is_batch_script(path),
         _ => false,
     }
+}
+
+/// The lines are at the beginning of a script; `#SBATCH` after the first command has no effect.
+const MAX_BATCH_HEADER: u64 = 64 << 10;
+
+fn is_batch_script(path: &Path) -> bool {
+    // A pipe would be waited for.
+    if !path.is_file() {
+        return false;
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BATCH_HEADER).read_to_end(&mut bytes));
+    read.is_ok() && sbatch::is_script(&String::from_utf8_lossy(&bytes))
 }
 
 #[cfg(test)]
@@ -519,6 +536,24 @@ mod tests {
         assert_eq!(args.file.as_deref(), Some(Path::new("train.yaml")));
         assert_eq!(args.flags.nodes.as_deref(), Some("4"));
         assert_eq!(args.flags.command, ["python", "x.py"]);
+    }
+
+    #[test]
+    fn a_shell_script_with_lines_for_sbatch_in_the_place_of_a_command_is_a_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.into_os_string().into_string().unwrap()
+        };
+        let batch = write("batch.sh", "#!/bin/bash\n#SBATCH --nodes=2\ntrue\n");
+        let plain = write("plain.sh", "#!/bin/bash\ntrue\n");
+        let args = run_args(&["muster", "run", &batch, "--nodes", "4"]);
+        assert_eq!((args.file, args.flags.nodes.as_deref()), (Some(batch.clone().into()), Some("4")));
+        let args = run_args(&["muster", "run", &plain, "--nodes", "4"]);
+        assert_eq!((args.file, args.flags.command.len()), (None, 3));
+        let args = run_args(&["muster", "run", "--", &batch, "--nodes", "4"]);
+        assert_eq!((args.file, args.flags.command.len()), (None, 3));
     }
 
     #[test]

@@ -263,7 +263,9 @@ impl From<client::Error> for Error {
             }
             client::Error::Protocol(_) => Self::new(Code::ServerForeign, chain(&error)),
             client::Error::Lost { .. } => Self::new(Code::ConnectionLost, chain(&error)),
-            client::Error::Silent { .. } => Self::new(Code::ServerSilent, chain(&error)),
+            client::Error::Silent { .. } | client::Error::Stuck { .. } => {
+                Self::new(Code::ServerSilent, chain(&error))
+            }
         }
     }
 }

@@ -183,6 +183,7 @@ mod tests {
             base64: None,
             next,
             skip: None,
+            cut: false,
         }
     }
 

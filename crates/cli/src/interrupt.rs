@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Code, Error};
 use crate::terminal;
+use crate::threads;
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,12 +100,13 @@ pub(crate) fn can_ask() -> bool {
 /// an answer, or the end of the process, ends such a read.
 async fn line() -> Option<String> {
     let (sender, receiver) = oneshot::channel();
-    std::thread::spawn(move || {
+    let reading = threads::start(move || {
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         // Nobody waits any more when a signal came first.
         let _ = sender.send(read.ok().filter(|bytes| *bytes > 0).map(|_| line));
     });
+    reading.ok()?;
     receiver.await.ok().flatten()
 }
 

@@ -32,5 +32,6 @@ mod spec;
 mod table;
 mod target;
 mod terminal;
+mod threads;
 
 pub use entry::{Hooks, NotRestored, Restored, ServerOptions, Setting, Trees, main};

@@ -117,6 +117,12 @@ pub(crate) async fn stop(home: &Home, client: &Client) -> Result<(), Error> {
         Ok(()) => {}
         // It may be gone already, or be killed while it answers: the lock tells.
         Err(error) if error.is_transient() => {}
+        Err(client::Error::Stuck { .. }) => {
+            return Err(Error::new(
+                Code::ServerStuck,
+                format!("{} does not answer", named(running.as_ref())),
+            ));
+        }
         Err(error) => return Err(error.into()),
     }
     let deadline = Instant::now() + STOP_DEADLINE;

@@ -141,7 +141,14 @@ pub(crate) async fn feed(input: &Input, ours: Ours) -> End {
         let _ = input.end().await;
         return pending().await;
     }
-    let mut stdin = Stdin::open();
+    let mut stdin = match Stdin::open() {
+        Ok(stdin) => stdin,
+        Err(error) => {
+            terminal::note(&format!("the command has no standard input: {error}"));
+            let _ = input.end().await;
+            return pending().await;
+        }
+    };
     let mut escape = Escape::default();
     let mut writer = pin!(input.writer());
     while let Some(piece) = stdin.next().await {

@@ -3,6 +3,7 @@
 //! A request that found no server, or lost it, is repeated with growing pauses for a bounded time, and a private
 //! server is started again for it. So only what may be repeated goes through [`Session::call`].
 
+use std::sync::Once;
 use std::time::Duration;
 
 use muster_api::Code;
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::home::Home;
 use crate::place::{Named, Place};
 use crate::private;
+use crate::terminal;
 
 /// The first pause; a private server restarts within it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -24,6 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const UNAVAILABLE: Duration = Duration::from_secs(5);
 /// How long an upload waits for its turn among others.
 const TURN: Duration = Duration::from_secs(300);
+
+/// Tells the user, once, of a server that does not answer.
+pub(crate) fn announce_silence() {
+    static SAID: Once = Once::new();
+    client::on_silence(|endpoint| {
+        SAID.call_once(|| terminal::note(&format!("waiting for the server at {endpoint}")));
+    });
+}
 
 /// An open way to a server.
 pub(crate) struct Session {

@@ -14,11 +14,11 @@ use muster_api::model::quantity::format_bytes;
 use muster_api::view::PutBundle;
 use muster_bundle::{chunk, pack};
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 
 use crate::error::{self, Code as ErrorCode, chain};
 use crate::session::Session;
 use crate::terminal;
+use crate::threads::{self, ThreadError};
 
 mod git;
 mod index;
@@ -62,9 +62,9 @@ pub(crate) enum Error {
     /// Nobody takes what is read any more; whoever stopped has the reason.
     #[error("the sending has ended")]
     Abandoned,
-    /// The thread that reads has died.
-    #[error("the reading of the code directory failed")]
-    Died(#[source] tokio::task::JoinError),
+    /// The thread that reads cannot be made, or has died.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
 }
 
 impl From<Error> for error::Error {
@@ -72,6 +72,7 @@ impl From<Error> for error::Error {
         let text = chain(&error);
         match error {
             Error::Server(error) => error,
+            Error::Thread(error) => error.into(),
             Error::Walk(_) | Error::Read { .. } | Error::Pack(pack::Error::Read { .. }) => {
                 Self::new(ErrorCode::BundleFileUnreadable, text)
             }
@@ -80,7 +81,7 @@ impl From<Error> for error::Error {
             }
             Error::Pack(pack::Error::Changed { .. }) => Self::new(ErrorCode::BundleFileChanges, text),
             Error::Refused { .. } => Self::new(ErrorCode::BundleRefused, text),
-            Error::Abandoned | Error::Died(_) => Self::new(ErrorCode::ClientInternal, text),
+            Error::Abandoned => Self::new(ErrorCode::ClientInternal, text),
         }
     }
 }
@@ -105,7 +106,7 @@ impl Code {
     pub fn remember(self) -> impl Future<Output = ()> {
         // That it cannot be written costs time the next time, and nothing else.
         let save = |(shelf, root, index): (Shelf, PathBuf, Index)| drop(shelf.save(&root, &index));
-        let saving = self.memory.map(|memory| spawn_blocking(move || save(memory)));
+        let saving = self.memory.map(|memory| threads::run(move || save(memory)));
         async {
             if let Some(saving) = saving {
                 let _ = saving.await;
@@ -153,7 +154,7 @@ async fn try_upload(
     let order =
         Order::new(root, leave_out(session, shelf.as_ref()), shelf.clone(), trust).repeated(is_repeated);
     let (sender, batches) = mpsc::channel(1);
-    let take = async { spawn_blocking(move || take::take(&order, &sender)).await.map_err(Error::Died)? };
+    let take = async { threads::run(move || take::take(&order, &sender)).await? };
     let look = async {
         Ok(match walk::repository(root) {
             Some(_) => git::look(root).await,
@@ -232,7 +233,7 @@ fn remembered(taken: Taken, server: Server) -> Option<Index> {
 pub(crate) async fn preview(root: &Path, session: &Session) -> Result<(), Error> {
     let leave_out = leave_out(session, Shelf::from_environment().as_ref());
     let owned = root.to_owned();
-    let tree = spawn_blocking(move || walk::walk(&owned, &leave_out, 0)).await.map_err(Error::Died)??;
+    let tree = threads::run(move || walk::walk(&owned, &leave_out, 0)).await??;
     let (files, bytes) = tree.size();
     terminal::remark(&format!("code: {files} files, {} from {}", format_bytes(bytes), root.display()));
     remark::on_skipped(&tree.skipped);

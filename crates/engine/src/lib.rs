@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use muster_link::message::GivenVolume;
+use muster_model::reason::TimeLimitSource;
 use muster_model::spec::{FieldCode, FieldError, JobSpec};
 use muster_model::{AttemptId, JobId, NodeId, Timestamp};
 
@@ -63,7 +64,7 @@ pub struct Capabilities {
     pub name: &'static str,
     /// Who places tasks.
     pub family: Family,
-    /// Tasks get the submitter's environment, because the node is the submitter's machine.
+    /// Tasks get the submitter's environment: the node is the submitter's machine, or of the same site.
     pub submitter_environment: bool,
     /// Tasks can run in the submitter's own directory.
     pub in_place: bool,
@@ -187,6 +188,17 @@ pub struct Gang {
     pub volumes: Vec<GivenVolume>,
 }
 
+/// A change to a gang that waits at another scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GangChange {
+    /// Keep it from starting until it is released.
+    Hold,
+    /// Let it start when its turn comes.
+    Release,
+    /// Another priority, as a job's specification has it.
+    Priority(u32),
+}
+
 /// Which agents to start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartRequest {
@@ -269,7 +281,10 @@ pub enum Verdict {
         by: Option<String>,
     },
     /// Its time was up.
-    TimeLimit,
+    TimeLimit {
+        /// The limit that the other scheduler gave it, where that is known.
+        limit: Option<TimeLimit>,
+    },
     /// More important work needed the place.
     Preempted,
     /// The machine was needed for something else than a job: it is emptied, or short of memory or disk.
@@ -301,6 +316,15 @@ pub enum Verdict {
     },
     /// It is over, and nobody says why.
     Unknown,
+}
+
+/// A time limit of the other scheduler's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimit {
+    /// How long it lets the gang run.
+    pub span: Duration,
+    /// Who set it: never the job, whose own limit the server knows.
+    pub set_by: TimeLimitSource,
 }
 
 /// What an engine knows of a key.
@@ -339,6 +363,21 @@ pub struct Offer {
     pub note: Option<String>,
     /// This is no machine: the machines of its places cannot be shown, for this reason.
     pub hidden: Option<String>,
+}
+
+/// The limits that a place of the other scheduler's has for each job: a partition of Slurm's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PlaceLimits {
+    /// What follows `ENGINE/` in a target.
+    pub place: String,
+    /// Jobs that name no place go here.
+    pub is_default: bool,
+    /// The longest time limit of a job; `None`: any.
+    pub max_time: Option<Duration>,
+    /// The time limit of a job that names none; `None`: the longest.
+    pub default_time: Option<Duration>,
+    /// How many nodes a job may have; `None`: any number.
+    pub max_nodes: Option<u32>,
 }
 
 impl Offer {
@@ -395,6 +434,11 @@ pub trait Engine: Send + Sync {
     /// about them.
     async fn nodes(&self) -> Result<Vec<Offer>, Error>;
 
+    /// The limits of the other scheduler's places, for those that have any. After an error nothing is known about them.
+    async fn limits(&self) -> Result<Vec<PlaceLimits>, Error> {
+        Ok(Vec::new())
+    }
+
     /// What the other scheduler would refuse of a gang, as fields of our own specification. It is asked before a job is taken,
     /// and people wait for it. Nothing is begun or kept there. After an error nothing is known: the gang may still be refused when it is started.
     async fn check(&self, _gang: &Gang) -> Result<Vec<FieldError>, Error> {
@@ -407,6 +451,13 @@ pub trait Engine: Send + Sync {
     /// may not run; calling again is safe. [`Class::Terminal`] says that the other scheduler will never take this gang,
     /// and has not.
     async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error>;
+
+    /// Passes a change of a waiting gang on to its scheduler. [`Class::Terminal`] says that the scheduler does not take it, and why;
+    /// after any other error it may or may not be in effect, and may be tried again.
+    async fn change(&self, _key: &Key, _change: GangChange) -> Result<(), Error> {
+        let name = self.capabilities().name;
+        Err(Error::terminal(format!("{name} has the job in its own queue, and cannot be told of this")))
+    }
 
     /// What is known of each key, in the order asked; one call for all, whose cost does not grow with their number. After
     /// an error nothing is known about any of them.

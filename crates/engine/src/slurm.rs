@@ -6,9 +6,11 @@
 //! of its job, so nothing has to be remembered here; nothing is submitted twice, whoever is killed and when.
 
 mod batch;
+mod change;
 pub mod gate;
 mod inventory;
 mod job;
+mod partition;
 mod past;
 mod refusal;
 mod way;
@@ -24,8 +26,8 @@ use muster_model::{AttemptId, JobId, NodeId};
 
 use crate::ssh::identity;
 use crate::{
-    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, Key, Observed, Offer, Seat,
-    StartRequest, Status,
+    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, GangChange, Key, Observed,
+    Offer, PlaceLimits, Seat, StartRequest, Status, Verdict,
 };
 use batch::Place;
 pub use batch::Wishes;
@@ -40,6 +42,8 @@ const LOST_AFTER: Duration = Duration::from_secs(60);
 /// A submission of which nothing was heard may still lie in the controller's queue when it answers again. It has been worked
 /// off when so much time lies between two answers that know of no job.
 const SETTLED: Duration = Duration::from_secs(15);
+/// For how long the limits of partitions are taken to be as they were: administrators change them a few times a year.
+const LIMITS_AGE: Duration = Duration::from_secs(60);
 /// How often the files of what is long over are looked for.
 const SWEEP: Duration = Duration::from_secs(24 * 3600);
 /// Between two looks at a job that is being ended.
@@ -95,6 +99,8 @@ pub struct Slurm {
     patience: Duration,
     kept: Option<Duration>,
     way: Way,
+    /// The limits of its partitions, and when they were asked for.
+    partitions: tokio::sync::Mutex<Option<(Instant, Arc<Vec<PlaceLimits>>)>>,
     /// The last answer of Slurm's, and when the question was asked.
     looked: tokio::sync::Mutex<Option<(Instant, Arc<Vec<Job>>)>>,
     memory: Mutex<Memory>,
@@ -111,6 +117,8 @@ struct Memory {
     closed: BTreeSet<AttemptId>,
     /// Attempts that Slurm has given a node up of, and whose agents find that written down.
     given_up: BTreeSet<AttemptId>,
+    /// The node that failed, of attempts that ended by it.
+    failed_nodes: BTreeMap<AttemptId, String>,
 }
 
 /// Whom jobs run as. Where the login names nobody, the SSH configuration does.
@@ -136,11 +144,13 @@ fn submitter(options: &Options) -> Accounts {
 impl Slurm {
     /// An engine whose gate is started when it is first needed.
     pub fn new(options: Options) -> Self {
+        // Without another machine or account between them, the submitter's variables and directories are those of the cluster.
+        let is_login_node = options.login.is_none() && options.user.is_none();
         let capabilities = Capabilities {
             name: NAME,
             family: Family::Delegating,
-            submitter_environment: false,
-            in_place: false,
+            submitter_environment: is_login_node,
+            in_place: is_login_node,
             images: false,
             volumes: false,
             accounts: submitter(&options),
@@ -155,6 +165,7 @@ impl Slurm {
             patience,
             kept,
             way: Way::new(options),
+            partitions: Default::default(),
             looked: Default::default(),
             memory: Mutex::default(),
         }
@@ -178,6 +189,46 @@ impl Slurm {
         Ok(jobs)
     }
 
+    /// The limits of the cluster's partitions, as they were at most a minute ago.
+    async fn partitions(&self, gate: &Gate) -> Result<Arc<Vec<PlaceLimits>>, Error> {
+        let mut known = self.partitions.lock().await;
+        if let Some((_, partitions)) = known.as_ref().filter(|(at, _)| at.elapsed() < LIMITS_AGE) {
+            return Ok(Arc::clone(partitions));
+        }
+        let partitions = Arc::new(partition::read(&gate.run(partition::scontrol()).await?));
+        *known = Some((Instant::now(), Arc::clone(&partitions)));
+        Ok(partitions)
+    }
+
+    /// The longest time limit that a gang's partition gives a job, where that matters and is known.
+    async fn max_time(&self, gate: &Gate, gang: &Gang) -> Option<Duration> {
+        gang.spec.timeout?;
+        match self.partitions(gate).await {
+            Ok(partitions) => partition::max_time(&partitions, &gang.place),
+            Err(error) => {
+                tracing::warn!(%error, "the limits of partitions are not known; Slurm checks the time limit itself");
+                None
+            }
+        }
+    }
+
+    /// Says of jobs that reached a time limit whether it was their partition's. The partition, and not Slurm's record of the
+    /// job, knows what its default is.
+    async fn name_time_limits(&self, gate: &Gate, keys: &[Key], known: &mut BTreeMap<AttemptId, Observed>) {
+        for key in keys {
+            let Key::Gang { attempt, place } = key else { continue };
+            let Some(Observed { status: Status::Ended(Verdict::TimeLimit { limit: Some(limit) }), .. }) =
+                known.get_mut(attempt)
+            else {
+                continue;
+            };
+            match self.partitions(gate).await {
+                Ok(partitions) => *limit = partition::with_source(*limit, &partitions, place),
+                Err(error) => return tracing::debug!(%error, "the limits of partitions are not known"),
+            }
+        }
+    }
+
     async fn submit(
         &self,
         gate: &Gate,
@@ -185,10 +236,11 @@ impl Slurm {
         seats: &[Seat],
         gang: &Gang,
     ) -> Result<String, Error> {
+        let max_time = self.max_time(gate, gang).await;
         let dir = format!("{}/{attempt}", gate.who.dir);
         let place = Place { attempt, server: &gate.server, dir: &dir, binary: &gate.who.binary };
         let mut argv = vec!["sbatch".to_owned()];
-        argv.extend(batch::options(gang, &self.wishes, &place));
+        argv.extend(batch::options(gang, &self.wishes, &place, max_time));
         let mut submit = Submit {
             attempt: attempt.clone(),
             seats: seats_file(seats, gang, self.patience),
@@ -383,6 +435,14 @@ impl Engine for Slurm {
         Ok(inventory::read(&gate.run(inventory::sinfo()).await?))
     }
 
+    async fn limits(&self) -> Result<Vec<PlaceLimits>, Error> {
+        if !self.way.is_any() {
+            return Ok(Vec::new());
+        }
+        let gate = self.way.gate().await?;
+        self.partitions(&gate).await.map(|partitions| partitions.to_vec())
+    }
+
     /// Slurm itself is not asked: this is what the operator of this server does not let jobs say.
     async fn check(&self, gang: &Gang) -> Result<Vec<FieldError>, Error> {
         Ok(batch::refused_options(&gang.spec, &self.wishes))
@@ -397,6 +457,18 @@ impl Engine for Slurm {
         }
         let gate = self.way.gate().await?;
         self.submit(&gate, attempt, &request.seats, gang).await.map(Some)
+    }
+
+    async fn change(&self, key: &Key, change: GangChange) -> Result<(), Error> {
+        let attempt = gang_of(key)?;
+        let gate = self.way.gate().await?;
+        let jobs = self.look(&gate).await?;
+        let job = first_of(&jobs, &gate.server, attempt).ok_or_else(change::not_there)?;
+        if !matches!(job.status(), Status::Waiting(_)) {
+            return Err(change::not_waiting(&job.id));
+        }
+        let words = change::scontrol(change, &job.id)?;
+        gate.run(words).await.map(drop).map_err(|error| change::failed(change, error))
     }
 
     async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
@@ -419,6 +491,8 @@ impl Engine for Slurm {
         let attempts = keys.iter().filter_map(|key| gang_of(key).ok());
         let missing = attempts.filter(|attempt| !known.contains_key(attempt)).cloned().collect();
         known.extend(self.of_the_past(&gate, missing).await?);
+        self.name_time_limits(&gate, keys, &mut known).await;
+        self.name_failed_nodes(&gate, &mut known).await;
         let observed = |key| gang_of(key).ok().and_then(|attempt| known.get(attempt).cloned());
         Ok(keys.iter().map(|key| observed(key).unwrap_or_else(|| Status::Gone.into())).collect())
     }

@@ -2,6 +2,7 @@
 
 mod command;
 mod deepspeed;
+pub mod flags;
 mod horovod;
 mod hostfile;
 mod jax;
@@ -14,6 +15,8 @@ mod tensorflow;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use muster_model::Framework;
 use muster_model::launch::{Process, Work};
 use muster_model::node::Vendor;
@@ -22,26 +25,36 @@ use muster_model::spec::Command;
 pub use command::{Reader, reader};
 
 use crate::detect::Launcher;
-use crate::{Gang, Member, Part, Plan};
+use crate::{Gang, Member, Part, Plan, base};
 use process::Place;
 
 /// Adds what the framework of the plan wants to a task's part.
 pub(crate) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     part.work = Work::Run(vec![Process::new(words(plan, &gang.spec.command, &Place::of(gang, rank)))]);
     if plan.framework == Framework::Plain {
+        process::spread(gang, plan.copies(), rank, part, |_| BTreeMap::new());
         return;
     }
     let own = started_by(plan);
     if plan.leader && matches!(own, Framework::Horovod | Framework::Mpi) {
         // What mpirun and horovodrun start finds the task's variables, and libraries that read these before MPI's would
         // take the task's number for the process's.
-        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK"] {
-            part.env.remove(name);
-        }
+        base::remove_process_variables(part);
     }
     contract(own, gang, plan, rank, part);
     if own != plan.framework {
         contract(plan.framework, gang, plan, rank, part);
+    }
+    if plan.each && matches!(own, Framework::Horovod | Framework::Mpi) {
+        process::spread(gang, plan.copies(), rank, part, |_| BTreeMap::new());
+    }
+}
+
+/// The list of hosts that launchers look for first, for every command that reaches the other tasks: DeepSpeed's launcher in a
+/// script finds it without a flag.
+pub(crate) fn add_hostfile(gang: &Gang, plan: &Plan, part: &mut Part) {
+    if !part.has(hostfile::JOB) {
+        part.file(hostfile::JOB, hostfile::slots(gang, plan));
     }
 }
 
@@ -62,7 +75,13 @@ fn contract(framework: Framework, gang: &Gang, plan: &Plan, rank: u32, part: &mu
 /// Whose launcher the command starts, if it does: JAX may well be started by mpirun, and DeepSpeed by torchrun.
 fn started_by(plan: &Plan) -> Framework {
     match plan.launcher {
-        Some(Launcher::Torchrun | Launcher::Accelerate) => Framework::Pytorch,
+        Some(
+            Launcher::Torchrun
+            | Launcher::Accelerate
+            | Launcher::Fabric
+            | Launcher::Tune
+            | Launcher::Composer,
+        ) => Framework::Pytorch,
         Some(Launcher::Deepspeed) => Framework::Deepspeed,
         Some(Launcher::Horovodrun) => Framework::Horovod,
         Some(Launcher::Mpirun) => Framework::Mpi,
@@ -93,16 +112,17 @@ pub(crate) fn leads(plan: &Plan) -> bool {
 }
 
 fn words(plan: &Plan, command: &Command, place: &Place) -> Vec<String> {
-    let Command::Argv(argv) = command else { return command.argv() };
-    if plan.framework == Framework::Plain {
-        return command::read(argv);
-    }
-    let argv = command::interpreted(argv);
+    let argv = match command {
+        Command::Argv(argv) if plan.framework == Framework::Plain => return command::read(argv),
+        Command::Argv(argv) => command::interpreted(argv),
+        // A launcher that is hidden in it is left as it is; one is put before the shell as before any program.
+        Command::Shell(_) => command.argv(),
+    };
     match started_by(plan) {
         Framework::Pytorch => pytorch::words(plan, argv, place),
         Framework::Deepspeed => deepspeed::words(plan, argv, place),
-        Framework::Horovod => horovod::words(plan, command, argv, place),
-        Framework::Mpi => mpi::words(plan, command, argv),
+        Framework::Horovod => horovod::words(plan, argv, place),
+        Framework::Mpi => mpi::words(plan, argv),
         Framework::Mindspore => mindspore::words(plan, argv, place),
         Framework::Plain | Framework::Jax | Framework::Tensorflow | Framework::Paddle => argv,
     }

@@ -7,6 +7,7 @@
 mod follow;
 mod platform;
 mod python;
+mod starts;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use muster_model::spec::Command;
 use muster_model::{Face, Framework};
 
 use follow::Follow;
+pub use starts::{Starts, program_at, starts};
 use step::{Step, step};
 
 /// The code that a command runs.
@@ -43,6 +45,17 @@ pub struct Found<T> {
     pub why: String,
 }
 
+/// A launcher as it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LauncherCall {
+    /// The launcher.
+    pub launcher: Launcher,
+    /// What it is called by: `torchrun`, `python -m torch.distributed.run`.
+    pub name: String,
+    /// The words behind that.
+    pub arguments: Vec<String>,
+}
+
 /// What a command and its code tell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detection {
@@ -52,8 +65,12 @@ pub struct Detection {
     pub faces: Vec<Found<Face>>,
     /// The launcher that the command starts, or a script that it runs.
     pub launcher: Option<Launcher>,
+    /// How that launcher is called, and where: "run.sh".
+    pub call: Option<Found<LauncherCall>>,
     /// That it goes to other tasks by ssh, and by what: "run.sh starts pdsh".
     pub peers: Option<String>,
+    /// That the program starts its processes itself, and by what: "train.py calls mp.spawn".
+    pub spawns: Option<String>,
 }
 
 impl Detection {
@@ -69,10 +86,16 @@ impl Detection {
 /// A program that starts the processes of a framework.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
-    /// `torchrun`, `python -m torch.distributed.run` or `.launch`.
+    /// `torchrun`, `python -m torch.distributed.run` or `.launch`; `llamafactory-cli train`, which calls it.
     Torchrun,
-    /// `accelerate launch`.
+    /// `accelerate launch`; `axolotl train` and `trl sft`, which call it.
     Accelerate,
+    /// `fabric run`, of Lightning.
+    Fabric,
+    /// `tune run`, of torchtune.
+    Tune,
+    /// `composer`.
+    Composer,
     /// `deepspeed`.
     Deepspeed,
     /// `horovodrun`.
@@ -94,7 +117,9 @@ impl Launcher {
     /// Whose launcher it is.
     pub fn framework(self) -> Framework {
         match self {
-            Self::Torchrun | Self::Accelerate => Framework::Pytorch,
+            Self::Torchrun | Self::Accelerate | Self::Fabric | Self::Tune | Self::Composer => {
+                Framework::Pytorch
+            }
             Self::Deepspeed => Framework::Deepspeed,
             Self::Horovodrun => Framework::Horovod,
             Self::Mpirun => Framework::Mpi,
@@ -115,6 +140,14 @@ pub fn detect(command: &Command, code: &dyn Code) -> Detection {
 pub fn launcher(command: &Command) -> Option<Launcher> {
     steps(command).into_iter().find_map(|step| match step {
         Step::Launch(launcher, ..) => Some(launcher),
+        _ => None,
+    })
+}
+
+/// How a command calls the launcher that it starts, if it does.
+pub fn launcher_call(command: &Command) -> Option<LauncherCall> {
+    steps(command).into_iter().find_map(|step| match step {
+        Step::Launch(launcher, name, arguments) => Some(LauncherCall { launcher, name, arguments }),
         _ => None,
     })
 }

@@ -30,7 +30,7 @@ use muster_model::{AttemptId, JobSpec};
 
 use rank_table::{Form, Tables};
 
-pub use plan::{Plan, ports, settle, shared_port};
+pub use plan::{Plan, check, ports, settle, shared_port};
 
 /// A gang that is whole: every member's address is known.
 #[derive(Debug, Clone, PartialEq)]
@@ -255,5 +255,8 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
     }
     // Whoever waits for what another one starts here must be reached by it, whatever the contract.
     part.peers = gang.spec.peers.unwrap_or(part.peers || plan.leader && plan.nodes > 1);
+    if part.peers && !plan.idle {
+        contract::add_hostfile(gang, plan, &mut part);
+    }
     part
 }

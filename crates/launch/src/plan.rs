@@ -2,10 +2,11 @@
 
 use muster_model::launch::Process;
 use muster_model::node::Vendor;
-use muster_model::spec::{Command, Kind};
+use muster_model::spec::{Command, FieldError, Kind};
 use muster_model::{AttemptId, CommandOn, Face, Framework, JobSpec};
 
-use crate::detect::{self, Nothing};
+use crate::contract::flags;
+use crate::detect::{self, Nothing, Starts};
 
 /// Ports of a member that are not a process's: master and ssh.
 const FIXED_PORTS: u32 = 2;
@@ -44,6 +45,15 @@ pub fn settle(spec: &mut JobSpec) {
     }
 }
 
+/// What of a settled spec cannot be, as far as the command's words tell: flags of a launcher for another number of tasks.
+pub fn check(spec: &JobSpec) -> Vec<FieldError> {
+    let is_its_own = spec.batch.is_some() || spec.kind == Kind::Machine;
+    if is_its_own || spec.command_on == Some(CommandOn::Processes) {
+        return Vec::new();
+    }
+    detect::launcher_call(&spec.command).map_or_else(Vec::new, |call| flags::check(spec, &call))
+}
+
 /// How a job's gang is started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -53,6 +63,14 @@ pub struct Plan {
     pub processes: u32,
     /// The framework's launcher that the command starts, if it does.
     pub launcher: Option<detect::Launcher>,
+    /// How many processes of each task that launcher starts.
+    pub launched: u32,
+    /// Whether the command is one program, of which several may be started side by side.
+    pub single: bool,
+    /// Whether the user named a number of processes.
+    pub counted: bool,
+    /// Whether the command is started once for each process, as it stands.
+    pub each: bool,
     /// Whether rank 0 alone runs the command.
     pub leader: bool,
     /// Whether there is no command, and every task only waits.
@@ -66,10 +84,17 @@ pub struct Plan {
 impl Plan {
     /// What a spec means.
     pub fn of(spec: &JobSpec) -> Plan {
+        let each = spec.command_on == Some(CommandOn::Processes);
+        let call = detect::launcher_call(&spec.command).filter(|_| !each);
+        let starts = detect::starts(&spec.command, &Nothing);
         Plan {
             framework: spec.framework.unwrap_or(Framework::Plain),
             processes: spec.processes_per_task(),
-            launcher: detect::launcher(&spec.command),
+            launched: call.as_ref().map_or(1, |call| flags::started(spec, call)),
+            launcher: call.map(|call| call.launcher),
+            single: each || starts == Starts::Program,
+            counted: spec.processes.is_some(),
+            each,
             leader: spec.command_on == Some(CommandOn::First),
             idle: spec.kind == Kind::Machine,
             nodes: spec.nodes,
@@ -84,6 +109,30 @@ impl Plan {
     /// How many processes the gang has.
     pub fn world(&self) -> u32 {
         self.nodes * self.processes
+    }
+
+    /// How many processes each task has: those that muster starts, or a launcher in the command. What else a command starts
+    /// is its own, and not known.
+    pub fn started(&self) -> u32 {
+        if self.launcher.is_some() { self.launched } else { self.copies() }
+    }
+
+    /// How many of the command run in each task, be it that muster starts them or a launcher that it puts in front.
+    pub(crate) fn copies(&self) -> u32 {
+        let is_copied = match self.framework {
+            _ if self.idle || self.launcher.is_some() => false,
+            _ if self.each => true,
+            Framework::Plain => false,
+            // They have no launcher that a script could start: one of which the user wants several is started as often.
+            Framework::Jax | Framework::Tensorflow => self.single || self.counted,
+            Framework::Pytorch
+            | Framework::Deepspeed
+            | Framework::Horovod
+            | Framework::Mpi
+            | Framework::Paddle
+            | Framework::Mindspore => self.single,
+        };
+        if is_copied { self.processes } else { 1 }
     }
 
     /// Whether a rank only waits: for what rank 0 starts on it, or for people.

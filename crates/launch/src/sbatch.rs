@@ -4,6 +4,7 @@
 //! no effect here is said, and what would change what the script means is refused: nothing is dropped in silence.
 
 mod ask;
+mod dependency;
 mod header;
 mod known;
 #[cfg(test)]

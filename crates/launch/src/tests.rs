@@ -1,5 +1,6 @@
 //! Gangs for the tests of all contracts, and what holds for every one of them.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use muster_model::launch::Work;
@@ -98,6 +99,47 @@ fn every_member_agrees_on_rank_0_and_knows_itself() {
 }
 
 #[test]
+fn a_process_is_told_what_torchrun_tells_its_workers() {
+    let numbers = |env: &BTreeMap<String, String>| {
+        let get = |name: &str| env[name].clone();
+        [
+            get("RANK") + " of " + &get("WORLD_SIZE"),
+            get("LOCAL_RANK") + " of " + &get("LOCAL_WORLD_SIZE"),
+            get("GROUP_RANK") + " of " + &get("GROUP_WORLD_SIZE"),
+            get("ROLE_RANK") + " of " + &get("ROLE_WORLD_SIZE") + " " + &get("ROLE_NAME"),
+            "node ".to_owned() + &get("NODE_RANK"),
+        ]
+    };
+    for framework in ["plain", "pytorch", "deepspeed", "jax", "paddle"] {
+        let spec = spec(json!({"nodes": 2, "framework": framework}));
+        let env = parts(&gang(&spec)).remove(1).env;
+        assert_eq!(numbers(&env), ["1 of 2", "0 of 1", "1 of 2", "1 of 2 default", "node 1"], "{framework}");
+        assert!(env.keys().all(|name| !name.starts_with("TORCHELASTIC_")), "no agent of torchrun's is there");
+    }
+    let spec = spec(json!({"nodes": 2, "framework": "jax", "processes": 2}));
+    let part = parts(&gang(&spec)).remove(1);
+    assert_eq!(part.defaults["NNODES"], "2");
+    let Work::Run(processes) = part.work else { panic!("it runs") };
+    let told: Vec<_> = processes.iter().map(|process| numbers(&process.env)).collect();
+    assert_eq!(told[0], ["2 of 4", "0 of 2", "1 of 2", "2 of 4 default", "node 1"]);
+    assert_eq!(told[1], ["3 of 4", "1 of 2", "1 of 2", "3 of 4 default", "node 1"]);
+}
+
+#[test]
+fn processes_of_mpirun_do_not_find_the_numbers_of_their_task() {
+    for fields in
+        [json!({"nodes": 2, "command": "mpirun train"}), json!({"nodes": 2, "framework": "horovod"})]
+    {
+        let spec = spec(fields);
+        for part in parts(&gang(&spec)) {
+            for name in ["RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"] {
+                assert_eq!(part.env.get(name), None, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn members_go_by_their_numbers_the_jobs_name_and_its_id() {
     let spec = spec(json!({"nodes": 2}));
     let gang = gang(&spec);
@@ -130,7 +172,7 @@ fn machines_wait_have_no_ranks_and_reach_each_other() {
         for part in parts(&gang(&spec)) {
             assert_eq!((part.work, part.peers), (Work::Wait, nodes > 1));
             assert!(part.env.contains_key("MUSTER_RANK"));
-            for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
+            for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"] {
                 assert!(!part.env.contains_key(name), "a program there would take {name} for its own");
             }
         }

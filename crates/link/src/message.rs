@@ -79,6 +79,11 @@ pub enum ToServer {
         /// What was freed on this node.
         bytes: u64,
     },
+    /// The answer to [`ToAgent::Remove`]: nothing of the job is left on this node.
+    Removed {
+        /// The job.
+        job: JobId,
+    },
     /// What was measured on the node. Never waited for and never repeated: one that finds no room is dropped. A server
     /// that does not know it says so, and gets no more.
     Metrics(Box<Sample>),

@@ -85,12 +85,14 @@ words! {
 }
 
 words! {
-    /// Which tasks run the command.
+    /// Where the command runs.
     CommandOn {
         /// Every task.
         All = "all",
         /// Task 0; the others wait for what it starts on them, and end with it.
         First = "first",
+        /// Every process of every task: the command is started as often as a task has processes, and told which it is.
+        Processes = "processes",
     }
 }
 

@@ -464,6 +464,25 @@ impl Job {
         Ok(applied)
     }
 
+    /// The clock was set back: what waits for a moment waits as long as before.
+    pub fn move_waits(&mut self, by: Duration) {
+        self.eligible_at = self.eligible_at.map(|at| at - by);
+        if let Some(progress) = &mut self.array {
+            progress.move_waits(by);
+        }
+    }
+
+    /// No pause is longer now than it may be at all; a clock that was set back unnoticed would make it so.
+    pub fn limit_waits(&mut self, now: Timestamp) {
+        let lanes = self.array.as_ref().map_or(0, |progress| progress.retried());
+        let nth = self.retried.max(lanes);
+        let latest = now + self.policy.retries.delay(nth);
+        self.eligible_at = self.eligible_at.map(|at| at.min(latest));
+        if let Some(progress) = &mut self.array {
+            progress.limit_waits(&self.policy.retries, now);
+        }
+    }
+
     fn refuse<T>(&self) -> Result<T, Invalid> {
         Err(Invalid::State { state: self.state })
     }

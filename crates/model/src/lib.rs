@@ -10,6 +10,7 @@ pub mod account;
 pub mod array;
 pub mod bundle;
 pub mod catalogue;
+pub mod error_line;
 pub mod file;
 pub mod framework;
 pub mod hostlist;
@@ -30,6 +31,7 @@ pub mod slurm;
 pub mod spec;
 pub mod task;
 
+pub use error_line::ErrorLine;
 pub use framework::{CommandOn, Face, Framework};
 pub use id::{AttemptId, BundleId, ChunkId, JobId, NodeId, TaskId};
 pub use jiff::Timestamp;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Entry;
+use crate::error_line::ErrorLine;
 use crate::signal::Signal;
 
 /// Why a task or a job ended, or went back to the queue. Serialised with its `code`.
@@ -63,6 +64,10 @@ pub enum Reason {
     ExitCode {
         /// The code.
         exit_code: i32,
+        /// The error that the program named, where its output shows one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        error: Option<ErrorLine>,
     },
     /// The other scheduler took its place back, and nobody says why.
     Evicted,
@@ -108,14 +113,44 @@ pub enum Reason {
     SupervisorLost,
     /// It was paused; `resume` brings it back.
     Suspended,
-    /// It ran longer than its timeout.
+    /// It ran longer than its time limit.
     Timeout {
         /// The limit, in milliseconds.
         limit_ms: u64,
+        /// Who set the limit.
+        #[serde(default, skip_serializing_if = "TimeLimitSource::is_job")]
+        set_by: TimeLimitSource,
     },
 }
 
+/// Who set the time limit that a job reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum TimeLimitSource {
+    /// The job itself: its `timeout`.
+    #[default]
+    Job,
+    /// Its partition, which gives jobs without a limit of their own this one.
+    PartitionDefault,
+    /// Its partition, which allows no longer limit.
+    PartitionLimit,
+    /// The cluster's scheduler, in another way.
+    Cluster,
+}
+
+impl TimeLimitSource {
+    fn is_job(&self) -> bool {
+        *self == Self::Job
+    }
+}
+
 impl Reason {
+    /// A non-zero exit code of a program that named no error.
+    pub fn exited(exit_code: i32) -> Self {
+        Self::ExitCode { exit_code, error: None }
+    }
+
     /// One of each, for tables and documentation.
     pub fn examples() -> Vec<Self> {
         vec![
@@ -128,7 +163,7 @@ impl Reason {
             Self::DependencyFailed { message: "job_0123456789 (prep) failed".into() },
             Self::Displaced { message: "n1 was drained".into() },
             Self::ElementsFailed { failed: 3, total: 1000 },
-            Self::ExitCode { exit_code: 1 },
+            Self::exited(1),
             Self::Evicted,
             Self::Hung,
             Self::ImagePullFailed { message: "not found".into() },
@@ -142,7 +177,7 @@ impl Reason {
             Self::StoppedByUser,
             Self::SupervisorLost,
             Self::Suspended,
-            Self::Timeout { limit_ms: 60_000 },
+            Self::Timeout { limit_ms: 60_000, set_by: TimeLimitSource::Job },
         ]
     }
 
@@ -180,7 +215,7 @@ impl Reason {
     /// customs (124, 126, 127, 128 + n) where they apply, 125 where the platform, not the program, was at fault.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::ExitCode { exit_code } | Self::SetupFailed { exit_code } => *exit_code,
+            Self::ExitCode { exit_code, .. } | Self::SetupFailed { exit_code } => *exit_code,
             Self::ElementsFailed { .. } => 1,
             Self::CommandNotFound { .. } => 127,
             Self::CommandNotExecutable { .. } => 126,
@@ -344,7 +379,7 @@ impl Reason {
                 "Bring it back with `muster resume JOB`, a machine with `muster machine start NAME`.",
             ),
             Self::Timeout { .. } => (
-                "It ran longer than its timeout.",
+                "It ran longer than its timeout, or than its cluster lets it.",
                 "Give it more time with --timeout, or find out where it hangs with `muster logs JOB`.",
             ),
         };
@@ -364,7 +399,10 @@ impl Reason {
             Self::DependencyFailed { message } => format!("never started: {message}"),
             Self::Displaced { message } => format!("its machine was needed: {message}"),
             Self::ElementsFailed { failed, total } => format!("{failed} of {total} elements failed"),
-            Self::ExitCode { exit_code } => format!("exited with code {exit_code}"),
+            Self::ExitCode { exit_code, error: None } => format!("exited with code {exit_code}"),
+            Self::ExitCode { exit_code, error: Some(error) } => {
+                format!("exited with code {exit_code}: {error}")
+            }
             Self::Evicted => "its place was taken back".into(),
             Self::Hung => "made no progress for too long".into(),
             Self::ImagePullFailed { message } => format!("the image could not be pulled: {message}"),
@@ -378,10 +416,21 @@ impl Reason {
             Self::StoppedByUser => "stopped by its user".into(),
             Self::SupervisorLost => "its supervisor was killed".into(),
             Self::Suspended => "paused".into(),
-            Self::Timeout { limit_ms } => format!(
-                "ran longer than its timeout of {}",
-                crate::quantity::format_duration(std::time::Duration::from_millis(*limit_ms))
-            ),
+            Self::Timeout { limit_ms, set_by } => {
+                let limit = crate::quantity::format_duration(std::time::Duration::from_millis(*limit_ms));
+                match set_by {
+                    TimeLimitSource::Job => format!("ran longer than its timeout of {limit}"),
+                    TimeLimitSource::PartitionDefault => {
+                        format!("ran longer than the partition's default of {limit}")
+                    }
+                    TimeLimitSource::PartitionLimit => {
+                        format!("ran longer than the partition's limit of {limit}")
+                    }
+                    TimeLimitSource::Cluster => {
+                        format!("ran longer than the {limit} that the cluster's scheduler gave it")
+                    }
+                }
+            }
         }
     }
 
@@ -414,6 +463,9 @@ impl Reason {
                 Some("signal 9 that nobody here sent is often the kernel killing for memory: see `dmesg`")
             }
             Self::Signal { signal: 11 } => Some("a crash in native code: check library versions"),
+            Self::Timeout { set_by: TimeLimitSource::PartitionLimit, .. } => {
+                Some("choose a partition with a longer limit; `muster nodes` shows their limits")
+            }
             Self::Timeout { .. } => Some("give it more time with --timeout"),
             Self::SupervisorLost if attempts > 1 => {
                 Some("run it again, or allow more attempts with a larger `retries`")
@@ -454,5 +506,25 @@ mod tests {
             assert_eq!(json["code"], reason.code());
             assert_eq!(serde_json::from_value::<Reason>(json).unwrap(), reason);
         }
+    }
+
+    #[test]
+    fn a_time_limit_names_who_set_it() {
+        let message = |set_by| Reason::Timeout { limit_ms: 120_000, set_by }.message();
+        assert_eq!(message(TimeLimitSource::Job), "ran longer than its timeout of 2m");
+        assert_eq!(
+            message(TimeLimitSource::PartitionDefault),
+            "ran longer than the partition's default of 2m"
+        );
+        assert_eq!(message(TimeLimitSource::PartitionLimit), "ran longer than the partition's limit of 2m");
+        assert_eq!(
+            message(TimeLimitSource::Cluster),
+            "ran longer than the 2m that the cluster's scheduler gave it"
+        );
+        // As agents and databases of before have it.
+        let old = serde_json::json!({ "code": "timeout", "limit_ms": 5 });
+        let reason: Reason = serde_json::from_value(old.clone()).unwrap();
+        assert_eq!(reason, Reason::Timeout { limit_ms: 5, set_by: TimeLimitSource::Job });
+        assert_eq!(serde_json::to_value(&reason).unwrap(), old);
     }
 }

@@ -385,7 +385,7 @@ pub enum Target {
     Local,
     /// A pool of SSH hosts.
     Ssh(String),
-    /// A Slurm partition.
+    /// A Slurm partition; the cluster's default one, if it is not named.
     Slurm(String),
     /// A Kubernetes context; the one that is current, if it is not named.
     Kubernetes(String),
@@ -417,6 +417,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             None if text == "local" => Ok(Self::Local),
+            None if text == "slurm" => Ok(Self::Slurm(String::new())),
             None if text == "k8s" || text == "kubernetes" => Ok(Self::Kubernetes(String::new())),
             Some(("ssh", pool)) if !pool.is_empty() => Ok(Self::Ssh(pool.into())),
             Some(("slurm", partition)) if !partition.is_empty() => Ok(Self::Slurm(partition.into())),
@@ -424,7 +425,7 @@ impl FromStr for Target {
                 Ok(Self::Kubernetes(context.into()))
             }
             _ => Err(format!(
-                "`{text}` is not a place to run; write local, ssh/POOL, slurm/PARTITION, k8s or k8s/CONTEXT"
+                "`{text}` is not a place to run; write local, ssh/POOL, slurm, slurm/PARTITION, k8s or k8s/CONTEXT"
             )),
         }
     }
@@ -435,6 +436,7 @@ impl fmt::Display for Target {
         match self {
             Self::Local => f.write_str("local"),
             Self::Ssh(pool) => write!(f, "ssh/{pool}"),
+            Self::Slurm(partition) if partition.is_empty() => f.write_str("slurm"),
             Self::Slurm(partition) => write!(f, "slurm/{partition}"),
             Self::Kubernetes(context) if context.is_empty() => f.write_str("k8s"),
             Self::Kubernetes(context) => write!(f, "k8s/{context}"),

@@ -16,6 +16,7 @@ mod apply;
 mod array;
 mod batch;
 mod claim;
+mod clock;
 mod dependency;
 mod evict;
 mod input;
@@ -28,6 +29,7 @@ mod pool;
 mod query;
 mod queue;
 mod quota;
+mod removal;
 mod schedule;
 mod serve;
 mod start;
@@ -53,7 +55,7 @@ use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Policy, Scheduler, Usage};
 use muster_store::{Change, Quotas, Readers, Writer};
 pub(crate) use query::internal;
-pub(crate) use queue::QueueAsked;
+pub(crate) use queue::{QueueAsked, WaitingGang};
 pub(crate) use quota::{QuotaAsked, QuotaChange};
 pub(crate) use submit::DEFAULT_WORKSPACE;
 use tokio::sync::{mpsc, watch};
@@ -61,6 +63,7 @@ pub(crate) use why::Question;
 
 use self::allocation::Allocation;
 use self::batch::{Answer, Batch};
+use self::clock::ClockReading;
 use self::input::Reply;
 use self::live::{Ended, Live, Node};
 use self::schedule::Untold;
@@ -77,7 +80,7 @@ use crate::volume::Volume;
 
 /// Inputs decided together: bounded, so that no caller waits for thousands of others.
 const MAX_BATCH: usize = 1024;
-/// With nothing else to do, the core looks at its timers at least this often; a clock that was set back then heals.
+/// With nothing else to do, the core looks at its timers and at the clock at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// What the core is made of.
@@ -147,6 +150,8 @@ pub(crate) struct Core {
     /// Who asks for nodes while the server has just started and they are on their way, and until when they may be.
     settling: Vec<Reply<()>>,
     settles_at: Timestamp,
+    /// Notices a clock that is set back.
+    clock: ClockReading,
     /// Tasks that are over but not yet forgotten by their node.
     ended: HashMap<TaskId, Ended>,
     /// Who waits for nodes to say what they removed.
@@ -196,6 +201,7 @@ impl Core {
     fn turn(&mut self, inputs: impl Iterator<Item = Input>) {
         let mut batch = Batch::default();
         let now = now();
+        self.follow_clock(now, Instant::now());
         for (attempt, news) in std::mem::take(&mut self.unheard) {
             self.on_delegated(attempt, news, &mut batch, now);
         }
@@ -233,6 +239,8 @@ impl Core {
             Input::Reprioritise(job, priority, reply) => {
                 self.on_reprioritise(&job, priority, reply, batch, now);
             }
+            Input::WaitingGang(job, reply) => drop(reply.send(Ok(self.waiting_gang(&job)))),
+            Input::PassedOn(gang, change, reply) => self.on_passed_on(&gang, change, reply, batch, now),
             Input::Remove(job, reply) => self.on_remove(job, reply, batch),
             Input::PutBundle(id, manifest, reply) => self.on_put_bundle(id, manifest, reply, batch, now),
             Input::Why(job, reply) => drop(reply.send(Ok(self.why(&job, now)))),

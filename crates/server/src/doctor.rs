@@ -319,6 +319,7 @@ mod tests {
         let cluster = |error: Option<&str>, hidden| ClusterView {
             engine: "k8s".into(),
             nodes: Vec::new(),
+            limits: Vec::new(),
             hidden,
             error: error.map(str::to_owned),
         };

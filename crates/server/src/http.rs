@@ -21,6 +21,7 @@ mod limits;
 mod log;
 mod metrics;
 mod node;
+mod pass_on;
 mod pool;
 mod queue;
 mod quota;

@@ -24,7 +24,7 @@ use muster_store::NewAudit;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use crate::audit::CountedKind;
@@ -197,20 +197,40 @@ async fn serve_bulk(
 ) -> io::Result<()> {
     let (opener, mut incoming, driver) = session::start(io, Side::Server);
     let mut way = shared.bulks.add(node, opener);
-    let mut driver = std::pin::pin!(driver);
+    let mut driver = Box::pin(driver);
     let mut streams = JoinSet::new();
-    loop {
+    let ended = loop {
         tokio::select! {
-            ended = &mut driver => return ended,
-            () = way.replaced() => return Ok(()),
+            ended = &mut driver => break ended,
+            () = way.replaced() => break Ok(()),
             () = shared.hang_up.cancelled() => return Ok(()),
             stream = incoming.next(), if streams.len() < STREAMS => match stream {
                 Some(stream) => drop(streams.spawn(bulk::serve(shared.clone(), node.clone(), stream))),
-                None => return Ok(()),
+                None => break Ok(()),
             },
-            Some(done) = streams.join_next() => if let Ok(Err(error)) = done {
-                tracing::debug!(%error, "a bulk stream ended");
-            },
+            Some(done) = streams.join_next() => log_stream_end(done),
         }
+    };
+    // Streams end with their connection. They are not aborted: each first says what it has taken.
+    drop((driver, incoming, way));
+    let draining = async {
+        while let Some(done) = streams.join_next().await {
+            log_stream_end(done);
+        }
+    };
+    // Those that still wait for something else are aborted.
+    tokio::select! {
+        _ = timeout(SILENCE, draining) => {}
+        () = shared.hang_up.cancelled() => {}
+    }
+    ended
+}
+
+fn log_stream_end(done: Result<io::Result<()>, JoinError>) {
+    if let Ok(Err(error)) = done {
+        tracing::debug!(%error, "a bulk stream ended");
     }
 }
+
+#[cfg(test)]
+mod tests;

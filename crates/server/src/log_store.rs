@@ -14,7 +14,7 @@ use muster_link::session::Stream;
 use muster_model::{JobId, TaskId};
 use muster_store::Readers;
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use crate::disk::DiskFloor;
 
@@ -34,13 +34,46 @@ pub(crate) struct Log {
     /// How much survives a power cut.
     durable: AtomicU64,
     /// One agent connection writes at a time; a new one waits until the old one is gone.
-    writing: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Log {
     /// Notices growth.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.end.subscribe()
+    }
+}
+
+/// A log and the turn to write it. It moves to the disk's threads and back as one: a write goes on when whoever asked for it is
+/// aborted, and until it is done it has the turn.
+struct LogWriter {
+    appender: Appender,
+    log: Arc<Log>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl LogWriter {
+    async fn open(log: Arc<Log>) -> io::Result<Self> {
+        let turn = log.turn.clone().lock_owned().await;
+        blocking(move || {
+            let appender = Appender::open(log.dir.clone()).map_err(io::Error::other)?;
+            // What came last may be unknown to those who wait for growth.
+            log.end.send_replace(appender.end());
+            Ok(Self { appender, log, _turn: turn })
+        })
+        .await
+    }
+
+    fn append(&mut self, segment: u64, offset: u64, bytes: &[u8]) -> io::Result<u64> {
+        let end = self.appender.append_at(segment, offset, bytes).map_err(io::Error::other)?;
+        self.log.end.send_replace(end);
+        Ok(end)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.appender.sync().map_err(io::Error::other)?;
+        self.log.durable.fetch_max(self.appender.end(), Ordering::Release);
+        Ok(())
     }
 }
 
@@ -75,7 +108,7 @@ impl LogStore {
             end: watch::Sender::new(end),
             // What an earlier life of this server wrote was synced before it was acknowledged as complete.
             durable: AtomicU64::new(end),
-            writing: tokio::sync::Mutex::default(),
+            turn: Arc::default(),
         });
         open.insert(task.clone(), Arc::downgrade(&log));
         log
@@ -136,11 +169,8 @@ impl LogStore {
     /// Takes a log from an agent until the stream ends. Bytes are acknowledged when a killed server would still have
     /// them; when the agent closes the stream, they are on disk.
     pub async fn ingest(&self, task: &TaskId, mut stream: BufReader<Stream>) -> io::Result<()> {
-        let log = self.open(task);
-        let _writing = log.writing.lock().await;
-        let dir = log.dir.clone();
-        let mut appender = blocking(move || Appender::open(dir).map_err(io::Error::other)).await?;
-        let mut offset = appender.end();
+        let mut writer = LogWriter::open(self.open(task)).await?;
+        let mut offset = writer.appender.end();
         muster_link::control::send(&mut stream, &LogHave { offset }).await?;
         stream.flush().await?;
         let mut bytes = Vec::new();
@@ -148,18 +178,15 @@ impl LogStore {
             // The agent keeps what is not taken, and sends it again.
             self.floor.check()?;
             let chunk = std::mem::take(&mut bytes);
-            (appender, bytes, offset) = blocking(move || {
-                let end = appender.append_at(segment, offset, &chunk).map_err(io::Error::other)?;
-                Ok((appender, chunk, end))
+            (writer, bytes, offset) = blocking(move || {
+                let end = writer.append(segment, offset, &chunk)?;
+                Ok((writer, chunk, end))
             })
             .await?;
-            log.end.send_replace(offset);
             stream.write_all(&offset.to_le_bytes()).await?;
             stream.flush().await?;
         }
-        blocking(move || appender.sync().map_err(io::Error::other)).await?;
-        log.durable.fetch_max(offset, Ordering::Release);
-        Ok(())
+        blocking(move || writer.sync()).await
     }
 }
 

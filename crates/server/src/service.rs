@@ -207,6 +207,7 @@ struct Server {
 async fn start(options: Options, stop: CancellationToken) -> Result<Server, Error> {
     let home = options.home;
     let Store { writer, readers } = Store::open(&home)?;
+    close_to_other_accounts(&home).map_err(io_error("close the data directory to other accounts"))?;
     let engines = Arc::new(options.engines);
     let floor = Arc::new(DiskFloor::new(home.clone(), options.limits.free_bytes));
     let logs = Arc::new(LogStore::new(home.join("logs"), floor.clone()));
@@ -344,6 +345,24 @@ async fn offered(engines: &Engines) -> Vec<(NodeId, Target)> {
     all
 }
 
+/// Closes logs, chunks and the database to other accounts. The data directory itself may be open to them, because nodes of this
+/// machine have their directories there too. SQLite gives new files beside the database the database's mode.
+fn close_to_other_accounts(home: &Path) -> io::Result<()> {
+    for name in ["logs", "chunks"] {
+        let path = home.join(name);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        let path = home.join(format!("{}{suffix}", Store::FILE));
+        match fs::set_permissions(&path, fs::Permissions::from_mode(0o600)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Held for life: two servers never share a data directory. A program that the last one was just starting shares its open files until it
 /// is that program, so that a lock which is held for a moment is no server's.
 async fn lock(home: &Path) -> Result<File, Error> {
@@ -453,5 +472,37 @@ impl Unserved {
     pub async fn stop(self) {
         drop(self.shared);
         drop(tokio::task::spawn_blocking(move || self.core.join()).await);
+    }
+}
+
+/// Options of a server with the local engine, whose agent does not start.
+#[cfg(test)]
+pub(crate) fn local_options(home: &Path) -> Options {
+    use muster_engine::local::{self, Local};
+
+    let local = local::Options {
+        dir: home.join("node"),
+        exe: "/nonexistent".into(),
+        arguments: Vec::new(),
+        binary: || None,
+    };
+    Options {
+        keep: Keep::default(),
+        limits: Default::default(),
+        volumes: Vec::new(),
+        policy: Default::default(),
+        pools: Vec::new(),
+        read_again: Box::new(|| Err("there is no configuration".into())),
+        home: home.into(),
+        listen: Listen::Socket,
+        certificate: None,
+        token: None,
+        secrets_key: None,
+        accounts: None,
+        idle_exit: None,
+        engines: Engines::new(vec![Arc::new(Local::new(local))]),
+        build: "build".into(),
+        version: "1".into(),
+        owner: "me".into(),
     }
 }

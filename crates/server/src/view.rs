@@ -142,8 +142,8 @@ pub(crate) fn launch(spec: &JobSpec) -> Option<LaunchView> {
     (!plan.idle).then(|| LaunchView {
         framework: plan.framework,
         argv: plan.argv(&spec.command),
-        command_on: if plan.leader { CommandOn::First } else { CommandOn::All },
-        processes: plan.processes,
+        command_on: spec.command_on.unwrap_or(CommandOn::All),
+        processes: plan.started(),
     })
 }
 

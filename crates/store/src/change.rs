@@ -60,6 +60,13 @@ pub enum Change {
     /// A job goes, with everything that hangs on it: attempts, tasks, events, environment, and its spec if no other
     /// job has it. Its children must have gone before.
     RemoveJob(JobId),
+    /// A node has removed all that it had of a job that was removed.
+    ConfirmRemoval {
+        /// The node.
+        node: NodeId,
+        /// The job.
+        job: JobId,
+    },
     /// A node as it is now.
     Node(Box<NodeRow>),
     /// A node is nobody's any more: what is known of it goes.

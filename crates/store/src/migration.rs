@@ -29,6 +29,7 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 10, name: "quotas", sql: include_str!("../migrations/0010_quotas.sql") },
     Migration { number: 11, name: "arrays", sql: include_str!("../migrations/0011_arrays.sql") },
     Migration { number: 12, name: "audit", sql: include_str!("../migrations/0012_audit.sql") },
+    Migration { number: 13, name: "removals", sql: include_str!("../migrations/0013_removals.sql") },
 ];
 
 const TABLE: &str = "

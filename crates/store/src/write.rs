@@ -19,6 +19,7 @@ mod job;
 mod node;
 mod pool;
 mod quota;
+mod removal;
 mod request;
 mod retention;
 mod schedule;
@@ -86,6 +87,9 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
             committed.events.push(event::insert(transaction, event).map_err(doing("store an event"))?);
         }
         Change::RemoveJob(id) => job::remove(transaction, id)?,
+        Change::ConfirmRemoval { node, job } => {
+            removal::confirm(transaction, node, job).map_err(doing("store what a node has removed"))?;
+        }
         Change::Node(node) => node::put(transaction, node).map_err(doing("store a node"))?,
         Change::RemoveNode(id) => pool::remove_node(transaction, id).map_err(doing("forget a node"))?,
         Change::Drain { node, since } => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -44,7 +45,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launch(script: str, folder: Path, environment: dict[str, str]) -> str:
+def launch(script: str, folder: Path, environment: dict[str, str], *, refused: str | None = None) -> str:
+    """What a script prints that goes well, or ends with this error."""
     done = subprocess.run(
         [sys.executable, script, "--machines", "2"],
         cwd=folder,
@@ -53,7 +55,8 @@ def launch(script: str, folder: Path, environment: dict[str, str]) -> str:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode == 0) == (refused is None), done.stdout + done.stderr
+    assert refused is None or refused in done.stderr, done.stderr
     return done.stdout
 
 
@@ -96,22 +99,77 @@ def test_the_example_trains_over_two_hosts_with_the_real_mpirun(
     assert len({parameters for _, _, parameters in ends}) == 1, "the same models, bit for bit"
 
 
+SHARED = """
+import ncluster
+try:
+    job = ncluster.make_job(name="shared", run_name="shared", num_tasks=2)
+    job.tasks[0].upload("scripts", "/ncluster/scripts")
+    job.tasks[0].run(f"echo seen > {job.logdir}/note")
+    note = job.tasks[1].read(f"{job.logdir}/note").strip()
+    print("Logging to", job.logdir, note, job.tasks[1].read("/ncluster/scripts/train.py"))
+finally:
+    job.kill()
+"""
+APART = "import ncluster; ncluster.ncluster_globals.set_should_disable_nas(True)"
+
+
 def test_runs_are_on_the_volume_that_the_hosts_share(
     binary: Path, hosts: Hosts, pool: dict[str, str], folder: Path
 ) -> None:
     shared = "/shared"
-    hosts.run(0, "rm -rf /ncluster")
+    for host in range(2):
+        hosts.run(host, "rm -rf /ncluster /fastgpu")
     destination = hosts.said["hosts"][0]["root"]
     words = ["pool", "add", "gpu", destination, "--key", hosts.said["key"], "--shared", shared]
     subprocess.run([str(binary), *words], env=pool, check=True, capture_output=True)
-    (folder / "shared.py").write_text(
-        "import ncluster\n"
-        "job = ncluster.make_job(name='shared', run_name='shared', num_tasks=2)\n"
-        "job.tasks[0].run(f'echo seen > {job.logdir}/note')\n"
-        "print('Logging to', job.logdir, job.tasks[1].read(f'{job.logdir}/note'))\n"
-        "job.kill()\n"
+    (folder / "scripts").mkdir()
+    (folder / "scripts/train.py").write_text("train")
+    (folder / "shared.py").write_text(SHARED)
+    printed = launch("shared.py", folder, pool)
+    assert "Logging to /ncluster/runs/shared seen train\n" in printed
+    assert hosts.run(1, "readlink -f /ncluster/runs/shared").strip() == f"{shared}/runs/shared"
+    assert "not mounted" not in printed
+    # What is there and is something else stays, and runs are where the hosts share them all the same.
+    for host in range(2):
+        hosts.run(host, "rm /ncluster; touch /ncluster")
+    printed = launch("shared.py", folder, pool, refused="remote directory /ncluster does not exist")
+    assert re.search("ncluster: /ncluster is not mounted: .*/ncluster is there already, and is not /shared", printed)
+    for host in range(2):
+        hosts.run(host, "rm -f /ncluster")
+    (folder / "apart.py").write_text(SHARED.replace("import ncluster", APART))
+    launch("apart.py", folder, pool, refused="remote directory /ncluster does not exist")
+    hosts.run(0, "! test -e /ncluster")
+
+
+WAITS = """
+import ncluster
+holder = ncluster.make_job(name="holder", num_tasks=2)
+print("ready", flush=True)
+try:
+    ncluster.make_job(name="waits", num_tasks=2)
+finally:
+    holder.kill()
+"""
+
+
+def test_ctrl_c_while_machines_are_waited_for_withdraws_the_request(
+    hosts: Hosts, pool: dict[str, str], folder: Path
+) -> None:
+    (folder / "waits.py").write_text(WAITS)
+    process = subprocess.Popen(
+        [sys.executable, "waits.py"], cwd=folder, env=pool, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    assert f"Logging to {shared}/ncluster/runs/shared seen\n" in launch("shared.py", folder, pool)
+    assert process.stdout is not None
+    said: list[str] = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("waiting for waits: "):
+            process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) != 0
+    assert "waits: the request for 2 machines is withdrawn\n" in said, said
+    assert "KeyboardInterrupt\n" in said, said
+    with muster.Client(home=pool["MUSTER_HOME"]) as client:
+        assert client.jobs(name="waits")[0].wait(check=False, timeout=60).state == "stopped"
 
 
 CUT = """

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import muster
+from muster._fastgpu import shell
 from muster._fastgpu.fanout import FailedAssertions, Failures
 from muster._fastgpu.settings import SETTINGS
 
@@ -118,6 +119,39 @@ def test_output_can_be_seen_as_it_comes(job: Any, capsys: pytest.CaptureFixture[
     assert "\nlive\n" in shown and "\nstream\n" in shown
 
 
+def test_the_newer_generation_returns_what_a_command_wrote(job: Any) -> None:
+    newer = fastgpu.make_job(name=job.name, num_tasks=2)
+    task = newer.tasks[0]
+    assert task.run("echo out") == "out\n"
+    assert task.run("echo quiet", return_output=False) is None
+    assert task.run("true", non_blocking=True) == "nonblocking"
+    assert task.run("echo shown", show_realtime=True) == "shown\n"
+    assert newer.run("echo both") is None
+    assert newer.run("echo both", return_output=True) == ["both\n", "both\n"]
+    older = ncluster.make_job(name=job.name, num_tasks=2)
+    assert older.tasks[0].run("echo out") is None
+
+
+def test_a_command_that_takes_long_is_told_every_minute_with_its_question(
+    job: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shell, "REMINDER_SECONDS", 0.3)
+    task = job.tasks[0]
+    asks = "printf 'reading lists\\nDo you want to continue? [Y/n] '"
+    task.run(f"{asks}; until [ -e answered ]; do sleep 0.05; done", non_blocking=True)
+    threading.Timer(1.5, lambda: task._look("touch answered")).start()
+    task.join()
+    said = [line for line in capsys.readouterr().out.splitlines() if "still waiting for " in line]
+    assert len(said) >= 2, said
+    assert f" {task.name}: still waiting for printf" in said[-1]
+    assert said[-1].endswith(" s); it shows: Do you want to continue? [Y/n]")
+    monkeypatch.setattr(shell, "REMINDER_SECONDS", 60)
+    with pytest.raises(muster.Timeout, match=r"not over after 0\.5 s"):
+        task.run("sleep 3", max_wait_sec=0.5)
+    task.run("true")
+    assert "still waiting" not in capsys.readouterr().out
+
+
 def test_outputs_come_apart(job: Any) -> None:
     task = job.tasks[0]
     assert task.run_with_output("echo out; echo err >&2") == ("out\n", "err\n")
@@ -202,6 +236,24 @@ def test_files_go_to_the_home_and_back(job: Any, work: Path) -> None:
     assert (work / "all" / task.name / "note").read_text() == "first"
 
 
+def test_the_current_directory_is_copied_into_the_home(job: Any, work: Path) -> None:
+    (work / "deep").mkdir()
+    (work / "deep/data").write_text("data")
+    (work / ".hidden").write_text("hidden")
+    (work / "-main.py").write_text("main")
+    job.run("cd /")
+    job.upload(".")
+    task = job.tasks[1]
+    assert (task.read("deep/data"), task.read(".hidden"), task.read("./-main.py")) == ("data", "hidden", "main")
+    assert not task.exists(work.name)
+    (work / "deep/data").write_text("changed")
+    job.rsync(".")
+    assert task.read("deep/data") == "changed"
+    assert not task.exists(work.name)
+    job.upload("./", "elsewhere")
+    assert task.read("elsewhere/deep/data") == "changed"
+
+
 def test_rsync_leaves_caches_out(job: Any, work: Path) -> None:
     (work / "tree/__pycache__").mkdir(parents=True)
     (work / "tree/__pycache__/x.pyc").write_text("x")
@@ -250,7 +302,7 @@ def test_a_name_that_is_another_group_is_refused(job: Any) -> None:
     with pytest.raises(AssertionError, match="only 2 exist"):
         ncluster.make_job(name=job.name, num_tasks=3)
     assert len(ncluster.make_job(name=job.name, num_tasks=1).tasks) == 1
-    for wrong in ("Upper", "x" * 31):
+    for wrong in ("Upper", "x" * 128):
         with pytest.raises(AssertionError, match="run name"):
             ncluster.make_job(name="x", run_name=wrong)
     with pytest.raises(AssertionError, match="skip_setup"):
@@ -314,6 +366,37 @@ def test_one_machine_of_a_group_is_stopped_started_and_killed_alone(
     assert client.job(name).state == "stopped"
 
 
+def test_a_machine_alone_reaches_itself_by_ssh(place: Path, work: Path) -> None:
+    job = ncluster.make_job(name=name_of("alone"))
+    task = job.tasks[0]
+    assert task.run(f"ssh {task.ip} 'echo rank $MUSTER_RANK'", return_output=True) == "rank 0\n"
+    job.kill()
+
+
+def test_a_run_is_done_on_all_of_its_jobs(place: Path, work: Path, client: muster.Client) -> None:
+    name = name_of("run")
+    run = ncluster.make_run(name)
+    worker, server = run.make_job("worker", num_tasks=2), run.make_job("ps")
+    (work / "code.py").write_text("code")
+    run.upload("code.py")
+    run.run("cp code.py copied.py")
+    assert worker.read("copied.py") == ["code", "code"] and server.read("copied.py") == ["code"]
+    assert run.run_with_output("echo out") == [[("out\n", "")] * 2, [("out\n", "")]]
+    with pytest.raises(Failures):
+        run.run("sh -c 'exit 5'")
+    run.stop()
+    assert [client.job(job._remote.id).state for job in run.jobs] == ["suspended", "suspended"]
+    run.kill()
+    assert [client.job(job._remote.id).state for job in run.jobs] == ["stopped", "stopped"]
+
+
+def test_a_run_may_have_a_long_name(place: Path, work: Path) -> None:
+    name = f"{name_of('fastgpu-aiacc-image-classification')}-1"
+    job = ncluster.make_job(name=name, run_name=name)
+    assert Path(job.logdir).name == name
+    job.kill()
+
+
 def test_single_machines_and_runs(place: Path, work: Path) -> None:
     run = ncluster.make_run("myrun")
     job = run.make_job("worker", num_tasks=1)
@@ -334,6 +417,12 @@ def test_backends_and_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SETTINGS, "backend", "aliyun")
     monkeypatch.setenv("ALIYUN_DEFAULT_REGION", "cn-beijing")
     assert ncluster.get_region() == "cn-beijing"
+    monkeypatch.delenv("ALIYUN_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert fastgpu.get_region() == "us-east-1"
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("MUSTER_MACHINES", "ssh/gpu")
+    assert (ncluster.get_region(), ncluster.get_zone()) == ("ssh/gpu", "ssh/gpu"), "as `ecluster ls` prints it"
     ncluster.set_backend("local")
     assert (fastgpu.get_region(), fastgpu.get_zone()) == ("local", "local")
     with pytest.raises(AssertionError, match="unknown backend"):
@@ -345,6 +434,38 @@ def test_backends_and_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     ncluster.ncluster_globals.set_should_disable_nas(True)
     assert fastgpu.fastgpu_globals.should_disable_nas()
     ncluster.ncluster_globals.set_should_disable_nas(False)
+
+
+def test_the_names_that_older_scripts_take_are_there(work: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setattr(SETTINGS, "task_launched", False)
+    monkeypatch.setattr(SETTINGS, "backend", "local")
+    for package in (ncluster, fastgpu):
+        package.use_aliyun()
+        assert package.get_backend() == "aliyun"
+        assert callable(package.util.assert_script_in_current_directory)
+    assert ncluster.aws_backend.GENERIC_SMALL_IMAGE.startswith("amzn2-ami")
+    assert ncluster.aws_backend.INSTANCE_INFO["p3.16xlarge"]["gpus"] == 8
+    assert ncluster.aws_backend.Task is ncluster.aws_util.Task is ncluster.Task
+    for script, is_here in ((work / "train.py", True), (work / "deep/train.py", False)):
+        monkeypatch.setattr(sys, "argv", [str(script)])
+        if is_here:
+            ncluster.util.assert_script_in_current_directory()
+            continue
+        with pytest.raises(AssertionError, match="change into the directory of"):
+            ncluster.util.assert_script_in_current_directory()
+
+
+def test_mpirun_is_put_together_as_the_demos_do(work: Path) -> None:
+    prefix = fastgpu.get_mpi_prefix(16, 8, "10.0.0.1:8,10.0.0.2:8")
+    assert prefix.startswith("mpirun --allow-run-as-root -np 16 --npernode 8 --host 10.0.0.1:8,10.0.0.2:8 ")
+    assert prefix.endswith(" -x LD_LIBRARY_PATH ")
+    file = ncluster.gen_command_file("echo it is $OMPI_COMM_WORLD_RANK")
+    shown: dict[str, str] = {}
+    for rank in ("0", "1"):
+        variables = {**os.environ, "OMPI_COMM_WORLD_RANK": rank}
+        done = subprocess.run(["bash", f"./{file}"], capture_output=True, text=True, env=variables, check=True)
+        shown[rank] = done.stdout
+    assert (file, shown) == ("command.sh", {"0": "it is 0\n", "1": ""})
 
 
 def test_importing_says_the_version_and_takes_any_variable(place: Path) -> None:

@@ -31,7 +31,7 @@ use crate::stage::remove_points;
 use crate::start::{self, Watch};
 use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
 use crate::task::{self, Observation, Pipes};
-use crate::{Options, disk, metrics, outcome, words};
+use crate::{Options, diagnosis, disk, metrics, outcome, words};
 
 /// How long after a failure a step is tried again, and by how much that grows with each further one.
 const RETRY: Duration = Duration::from_secs(1);
@@ -170,11 +170,12 @@ impl Hands {
     ) -> impl Future<Output = Event> + use<> {
         let shelf = Arc::clone(&self.shelf);
         async move {
-            let name = job.to_string();
-            if let Err(error) = disk::work(move || shelf.discard_job(&job, &known)).await {
-                tracing::warn!(job = name, error = %error, "a job's files could not all be removed");
+            let id = job.clone();
+            let discarded = disk::work(move || shelf.discard_job(&id, &known)).await;
+            if let Err(error) = &discarded {
+                tracing::warn!(%job, error = %error, "a job's files could not all be removed");
             }
-            Event::Discarded
+            Event::Discarded { job, is_complete: discarded.is_ok() }
         }
     }
 }
@@ -403,6 +404,9 @@ impl Work {
         .and_then(|launch| launch.timeout_ms);
         let mut end = outcome::task_end(exit, timeout_ms);
         end.failure = instead.or_else(|| self.evicted(exit)).or(end.failure);
+        if let Some(Reason::ExitCode { error, .. }) = &mut end.failure {
+            *error = diagnosis::error_line(self.dir.path(), &self.dir.log(), exit.log_bytes);
+        }
         let started = read::<Started>(self.dir.path(), STARTED)?.map(|started| started.started_at);
         // A process may be over before its supervisor could write down that it is there.
         let started_at = started.or(exit.status.map(|_| exit.ended_at));

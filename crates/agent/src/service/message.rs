@@ -3,6 +3,7 @@
 //! All of it was made elsewhere and is checked here. A message about a task that is not known is answered with what
 //! lets the server go on; a message that makes no sense changes nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -78,6 +79,7 @@ impl Service {
             ToAgent::Shutdown => return self.on_shutdown(),
             // An older server: it need not be told again.
             ToAgent::Unsupported { what } if what == "metrics" => self.sampling.end(),
+            ToAgent::Unsupported { what } if what == "removed" => {}
             ToAgent::Unsupported { what } => {
                 tracing::warn!(what, "the server does not know what this agent said")
             }
@@ -176,6 +178,22 @@ impl Service {
         }
         let rest = self.hands.remove_rest(job.clone(), known);
         self.work.spawn(rest);
+    }
+
+    /// Removes what is left of a job whose tasks here are all removed.
+    pub(super) fn discard_rest(&mut self, job: &JobId) {
+        if self.tasks.of_job(job).is_empty() {
+            let rest = self.hands.remove_rest(job.clone(), BTreeSet::new());
+            self.work.spawn(rest);
+        }
+    }
+
+    /// The server is told once nothing is left. What could not be removed is asked for again on the next connection.
+    pub(super) fn on_discarded(&mut self, job: JobId, is_complete: bool) {
+        if is_complete && self.tasks.of_job(&job).is_empty() {
+            self.answers.push_back(ToServer::Removed { job });
+        }
+        self.collect(false);
     }
 
     fn on_shutdown(&self) -> Option<End> {

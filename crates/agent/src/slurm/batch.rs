@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,7 @@ struct Stream {
 impl Batch {
     fn start(words: &[String]) -> io::Result<Batch> {
         let (mut output, mut error, mut append, mut notice) = (None, None, false, None);
+        let mut folder = None;
         let mut words = words.iter();
         for word in words.by_ref() {
             match word.split_once('=').unwrap_or((word, "")) {
@@ -71,6 +73,7 @@ impl Batch {
                 ("--output", pattern) => output = Some(pattern),
                 ("--error", pattern) => error = Some(pattern),
                 ("--append", _) => append = true,
+                ("--folder", path) => folder = Some(Path::new(path)),
                 ("--notice", text) => notice = read_notice(text),
                 _ => return Err(io::ErrorKind::InvalidInput.into()),
             }
@@ -78,10 +81,11 @@ impl Batch {
         let mut signals = vec![libc::SIGCHLD, libc::SIGTERM, libc::SIGINT];
         signals.extend(PASSED_ON);
         let signals = Signals::of(&signals)?;
-        let out = output.and_then(|pattern| open(pattern, append));
+        let open = |pattern: &str| open(pattern, folder, append);
+        let out = output.and_then(open);
         // Both into one file, in the order in which they come, unless they are told apart.
         let err = match error {
-            Some(pattern) => open(pattern, append),
+            Some(pattern) => open(pattern),
             None => out.as_ref().and_then(|file| file.try_clone().ok()),
         };
         let mut command = Command::new(words.next().map_or("", String::as_str));
@@ -183,20 +187,30 @@ fn write_out(bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
-fn open(pattern: &str, append: bool) -> Option<File> {
-    let path = Place::of_script().name(pattern);
+/// Opens a file of the script's output. A relative name is one in the folder, or in the current directory where this node does
+/// not have that folder, or may not write there.
+fn open(pattern: &str, folder: Option<&Path>, append: bool) -> Option<File> {
+    let name = Place::of_script().name(pattern);
+    let there =
+        folder.filter(|folder| name.is_relative() && folder.is_dir()).map(|folder| folder.join(&name));
+    if let Some(file) = there.and_then(|path| open_file(&path, append).ok()) {
+        return Some(file);
+    }
+    open_file(&name, append)
+        .map_err(|error| say(NAME, &format!("{}: {error}; its output is in `muster logs`", name.display())))
+        .ok()
+}
+
+fn open_file(path: &Path, append: bool) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         // Slurm makes no directories and loses the job's output; nobody wants that.
         let _ = std::fs::create_dir_all(folder);
     }
     // Always at the end, since two streams may go to the same file.
     if !append {
-        let _ = OpenOptions::new().write(true).truncate(true).open(&path);
+        let _ = OpenOptions::new().write(true).truncate(true).open(path);
     }
-    let opened = OpenOptions::new().append(true).create(true).open(&path);
-    opened
-        .map_err(|error| say(NAME, &format!("{}: {error}; its output is in `muster logs`", path.display())))
-        .ok()
+    OpenOptions::new().append(true).create(true).open(path)
 }
 
 fn read_notice(text: &str) -> Option<Notice> {

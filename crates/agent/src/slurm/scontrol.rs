@@ -1,14 +1,11 @@
 //! `scontrol`, as far as scripts need it to find their nodes. All else is for the real one, where there is one.
 
-use std::env;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use muster_model::hostlist;
 
-use super::TASK_DIR;
 use super::job::Job;
 
 const NAME: &str = "scontrol";
@@ -57,14 +54,10 @@ fn names(lists: &[&str]) -> Result<Vec<String>, String> {
     Ok(names.into_iter().map(|name| place(&name).map_or(name, |node| job.reachable(node))).collect())
 }
 
-/// The next program of this name on the `PATH`.
+/// Runs the site's own, where there is one.
 fn real(words: &[String]) -> ExitCode {
-    let own = env::var_os(TASK_DIR).map(|dir| PathBuf::from(dir).join("bin"));
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path).filter(|folder| Some(folder) != own.as_ref());
-    let found = found.map(|folder| folder.join(NAME)).find(|place| place.is_file());
-    let message = match found {
-        Some(program) => Command::new(program).args(words).exec().to_string(),
+    let message = match super::real::command(NAME) {
+        Some(mut program) => program.args(words).exec().to_string(),
         None => format!(
             "`{}` needs a real Slurm; in a job of muster's there are `show hostnames` and `show hostlist`",
             words.join(" ")

@@ -13,6 +13,7 @@ mod output;
 use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use muster_model::{hostlist, slurm};
 
 use super::job::Job;
 use super::pattern::Place;
+use super::real;
 use super::wire::{Begin, Input, Rank};
 use crate::supervisor::{self, LAUNCH};
 use claims::{Held, House, Share, Wish};
@@ -54,13 +56,24 @@ pub(super) fn run(words: &[String]) -> ExitCode {
         }
         _ => {}
     }
-    match Step::plan(words).and_then(Step::start) {
+    match with_real(words).unwrap_or_else(|| Step::plan(words).and_then(Step::start)) {
         Ok(code) => code,
         Err(message) => {
             say(&format!("error: {message}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// A step that needs the `srun` of a real Slurm becomes that, where there is one.
+fn with_real(words: &[String]) -> Option<Result<ExitCode, String>> {
+    let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let (option, instead) = Options::read(words, &variable).ok()?.needs_real?;
+    let real = Job::here().ok().filter(|job| job.is_real).and_then(|_| real::srun());
+    Some(Err(match real {
+        Some(mut real) => real.args(words).exec().to_string(),
+        None => format!("{option}: {instead}"),
+    }))
 }
 
 fn print(text: &str) -> ExitCode {

@@ -212,8 +212,11 @@ fn with_pipe<T>(stream: Stream, use_it: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
 
 /// The write ends of the task's pipes. The agent hands over read ends alone, as stdin and stdout, so that starting us
 /// needs nothing between its fork and our exec. The kernel opens a pipe anew for writing by this path.
+///
+/// They can be read, too, so that the task itself holds its pipes when agent and supervisor are killed together: it is not
+/// ended by a signal at its next write, and the next agent finds what it wrote.
 pub(super) fn write_ends() -> io::Result<[OwnedFd; 2]> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
     Ok([open("/proc/self/fd/0", flags, Mode::empty())?, open("/proc/self/fd/1", flags, Mode::empty())?])
 }
 

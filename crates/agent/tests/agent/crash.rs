@@ -69,11 +69,7 @@ async fn an_agent_killed_at_any_moment_loses_nothing_and_runs_nothing_twice() {
                 drive(&node, id, SCRIPT).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            assert_eq!(
-                node.server.ended(id).await.failure,
-                Some(Reason::ExitCode { exit_code: 6 }),
-                "seed {seed}"
-            );
+            assert_eq!(node.server.ended(id).await.failure, Some(Reason::exited(6)), "seed {seed}");
             let output = String::from_utf8(node.server.output(id).await).unwrap();
             assert_eq!(output, expected(), "seed {seed}");
             assert_eq!(fs::read(node.task_dir(id).join("output/runs")).unwrap(), b"run\n", "seed {seed}");
@@ -113,6 +109,31 @@ async fn agent_and_supervisor_killed_together_end_the_task_and_keep_its_output()
 }
 
 #[tokio::test]
+async fn what_a_task_wrote_outlives_agent_and_supervisor_killed_together() {
+    let mut node = Node::new().await;
+    let script = "i=0; while :; do echo line $i; echo $i >> $MUSTER_OUTPUT_DIR/written; i=$((i+1)); done";
+    node.run(&task(0), script).await;
+    let written = node.task_dir(&task(0)).join("output/written");
+    let count = || fs::read_to_string(&written).map_or(0, |text| text.lines().count());
+    let supervisor = supervisor(&node);
+    // From here on its output stays in the pipe.
+    kill_process(supervisor, Signal::STOP).unwrap();
+    let stopped_at = count();
+    eventually("it writes on", || count() > stopped_at + 50).await;
+    node.kill_agent();
+    kill_process(supervisor, Signal::KILL).unwrap();
+    eventually("the supervisor is gone", || !node.processes().contains(&supervisor)).await;
+    let killed_at = count();
+    eventually("it writes on, or is gone", || count() > killed_at || node.processes().is_empty()).await;
+    node.start_agent(&[]);
+    node.server.connected().await;
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::SupervisorLost));
+    let output = String::from_utf8(node.server.output(&task(0)).await).unwrap();
+    let expected: String = (0..count()).map(|number| format!("line {number}\n")).collect();
+    assert!(output.starts_with(&expected), "{} lines of {}", output.lines().count(), count());
+}
+
+#[tokio::test]
 async fn a_task_without_any_server_is_told_in_full_to_the_next_one() {
     let mut node = Node::new().await;
     node.prepare(&task(0)).await;
@@ -126,7 +147,7 @@ async fn a_task_without_any_server_is_told_in_full_to_the_next_one() {
     node.kill_agent();
     node.server.listen();
     node.start_agent(&[]);
-    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::ExitCode { exit_code: 6 }));
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::exited(6)));
     assert_eq!(String::from_utf8(node.server.output(&task(0)).await).unwrap(), expected());
 }
 

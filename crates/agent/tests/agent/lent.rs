@@ -29,7 +29,7 @@ async fn a_task_whose_place_is_taken_has_its_grace_and_is_evicted() {
 async fn what_ended_by_itself_was_not_evicted() {
     let mut node = Node::with(&["lent=now"]).await;
     node.run(&task(0), "exit 4").await;
-    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::ExitCode { exit_code: 4 }));
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::exited(4)));
     let agent = node.agent.as_ref().map(Pid::from_child).unwrap();
     kill_process(agent, Signal::TERM).unwrap();
     assert!(node.agent_exit().await.success());
@@ -45,7 +45,7 @@ async fn salvage_tells_what_was_not_told_and_ends_what_still_runs() {
     node.start_agent(&["lent=salvage"]);
     node.server.connected().await;
     assert_eq!(node.server.ended(&task(1)).await.failure, Some(Reason::Evicted));
-    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::ExitCode { exit_code: 6 }));
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::exited(6)));
     let dir = node.task_dir(&task(1));
     eventually("nothing runs any more", || processes_with(&dir).is_empty()).await;
 }
@@ -96,7 +96,7 @@ async fn what_no_server_came_for_is_printed_and_told_from_there() {
     put_back(&node, &found.files().expect("everything is printed"));
     node.server.listen();
     node.start_agent(&["lent=salvage"]);
-    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::ExitCode { exit_code: 5 }));
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::exited(5)));
     assert_eq!(String::from_utf8(node.server.output(&task(0)).await).unwrap(), "before\nafter\n");
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 
 use muster_link::message::ToAgent;
-use muster_model::{AttemptId, JobId, Reason, TaskId};
+use muster_model::{AttemptId, ErrorLine, JobId, Reason, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::{
@@ -22,7 +22,8 @@ async fn a_task_goes_from_prepared_to_ended_and_its_whole_output_arrives() {
     let node = Node::new().await;
     node.run(&task(0), "echo out; echo err >&2; printf '\\377\\000end'; exit 3").await;
     let end = node.server.ended(&task(0)).await;
-    assert_eq!(end.failure, Some(Reason::ExitCode { exit_code: 3 }));
+    let error = ErrorLine::new("err");
+    assert_eq!(end.failure, Some(Reason::ExitCode { exit_code: 3, error }));
     let output = node.server.output(&task(0)).await;
     assert_eq!(sorted(&output), sorted(b"out\nerr\n\xff\x00end"));
     assert_eq!(node.server.state().tasks[&task(0)].times, [1, 1, 1]);
@@ -53,7 +54,10 @@ async fn every_kind_of_end_is_told_as_what_it_is() {
     let cases = [
         (with(0, "exit 0", |_| {}), None),
         (with(1, "kill -SEGV $$", |_| {}), Some(Reason::Signal { signal: 11 })),
-        (with(2, "sleep 60", |launch| launch.timeout_ms = Some(50)), Some(Reason::Timeout { limit_ms: 50 })),
+        (
+            with(2, "sleep 60", |launch| launch.timeout_ms = Some(50)),
+            Some(Reason::Timeout { limit_ms: 50, set_by: Default::default() }),
+        ),
         (
             with(3, "", |launch| launch.work = program("no-such-program")),
             Some(Reason::CommandNotFound { command: "no-such-program".into() }),
@@ -108,7 +112,7 @@ async fn a_stop_is_answered_in_every_phase() {
     node.run(&task(4), "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done 2>&-").await;
     eventually("the trap is set", || node.log_bytes(&task(4)) > 0).await;
     node.server.send(stop(4)).await;
-    assert_eq!(node.server.ended(&task(4)).await.failure, Some(Reason::ExitCode { exit_code: 7 }));
+    assert_eq!(node.server.ended(&task(4)).await.failure, Some(Reason::exited(7)));
     let output = node.server.output(&task(4)).await;
     assert!(
         output.starts_with(b"up\n") && output.ends_with(b"bye\n"),
@@ -218,6 +222,21 @@ async fn removing_a_job_ends_what_runs_of_it_and_of_no_other() {
     eventually("the job is gone", || (0..3).all(|rank| !node.task_dir(&task(rank)).exists())).await;
     assert_eq!(node.processes().len(), 3, "the agent, and the other job's supervisor and task");
     assert!(node.task_dir(&other).exists());
+}
+
+#[tokio::test]
+async fn a_removal_is_confirmed_once_nothing_is_left_of_the_job() {
+    let node = Node::new().await;
+    let job = task(0).attempt.job;
+    let confirmed = |state: &crate::server::State| state.removed.contains(&job).then_some(());
+    node.run(&task(0), "exec sleep 60").await;
+    node.server.send(ToAgent::Remove { job: job.clone() }).await;
+    node.server.wait("the confirmation", confirmed).await;
+    assert!(!node.task_dir(&task(0)).exists());
+    let unknown = JobId::from_random(getrandom::u64().unwrap());
+    node.server.send(ToAgent::Remove { job: unknown.clone() }).await;
+    let confirmed = |state: &crate::server::State| state.removed.contains(&unknown).then_some(());
+    node.server.wait("the confirmation of a job that was never here", confirmed).await;
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ async fn a_server_that_comes_back_is_found_at_once_and_hears_what_it_missed() {
     assert!(before.elapsed() < Duration::from_millis(200), "{:?}", before.elapsed());
     let hello = node.server.state().hellos[1].clone();
     assert!(matches!(hello.tasks[0].phase, ReportPhase::Ended { started_at: Some(_), address: Some(_), .. }));
-    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::ExitCode { exit_code: 5 }));
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::exited(5)));
     assert_eq!(node.server.output(&task(0)).await, b"one\ntwo\n");
     assert_eq!(node.server.state().hellos[0].incarnation, hello.incarnation);
 }

@@ -12,7 +12,7 @@ use muster_link::message::{Hello, Keep, LogHave, PROTOCOL, StreamHeader, ToAgent
 use muster_link::session::{self, Side, Stream};
 use muster_link::{frame, websocket};
 use muster_model::task::{Address, TaskEnd};
-use muster_model::{BundleId, ChunkId, TaskId};
+use muster_model::{BundleId, ChunkId, JobId, TaskId};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, split};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc};
@@ -42,6 +42,8 @@ pub struct State {
     pub keep: Keep,
     /// What was freed, by each answer.
     pub collected: Vec<u64>,
+    /// The jobs of which it said that nothing is left.
+    pub removed: Vec<JobId>,
     pub is_connected: bool,
     /// The texts of manifests that can be had.
     pub manifests: HashMap<BundleId, String>,
@@ -357,6 +359,7 @@ fn on_message(state: &mut State, message: ToServer) {
         ToServer::Unsupported { what } => state.unsupported.push(what),
         ToServer::Collected { bytes } => state.collected.push(bytes),
         ToServer::Saved { task, .. } => panic!("{task} has nothing to save"),
+        ToServer::Removed { job } => state.removed.push(job),
         ToServer::Volumes { lacks } => assert!(lacks.is_empty(), "nobody asked for volumes"),
         ToServer::Outputs { .. } => panic!("nobody asked for outputs"),
         // Measurements come when they come.

@@ -1,6 +1,7 @@
 //! Lanes of an array: elements one after the other in one task, each with its own output, end and marks.
 
 use std::fs;
+use std::io::Write as _;
 use std::time::Duration;
 
 use muster_agent::supervisor::Outcome;
@@ -60,7 +61,7 @@ fn each_element_has_its_index_its_output_and_its_end() {
         let script = "echo \"I am $MUSTER_ARRAY_INDEX\"; test $MUSTER_ARRAY_INDEX = 20 && exit 3; exit 0";
         let (exit, task) = lane(way, "5,10-30:10", vec![grant(1, "0-3", true)], script).run();
         assert_eq!(exit.outcome, Outcome::Exited { code: 0 });
-        let failed = Some(Reason::ExitCode { exit_code: 3 });
+        let failed = Some(Reason::exited(3));
         assert_eq!(ends(&task), [(5, None), (10, None), (20, failed), (30, None)]);
         for index in [5, 10, 20, 30] {
             assert_eq!(output_of(&task, index), format!("I am {index}\n"));
@@ -100,13 +101,28 @@ fn more_can_be_given_to_a_lane_that_has_run_dry_and_twice_counts_once() {
 }
 
 #[test]
+fn what_an_agent_was_killed_in_the_middle_of_writing_spoils_nothing() {
+    let mut task =
+        lane(Preference::Auto, "1-3", vec![grant(1, "0", false)], "echo $MUSTER_ARRAY_INDEX >> all").start();
+    wait_for("the first to end", || (ends(&task).len() == 1).then_some(()));
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(task.dir.join("elements")).unwrap();
+    file.write_all(b"{\"number\":2,\"pla").unwrap();
+    task::grant(&task.dir, &grant(2, "1-2", true)).unwrap();
+    assert_eq!(task.wait().outcome, Outcome::Exited { code: 0 });
+    assert_eq!(fs::read_to_string(task.cwd().join("all")).unwrap(), "1\n2\n3\n");
+}
+
+#[test]
 fn an_element_that_takes_too_long_ends_alone() {
     let script =
         "test $MUSTER_ARRAY_INDEX != 1 || { trap '' TERM; sleep 1000 & wait; sleep 1000; }; echo done";
     let plan = lane(Preference::Auto, "0-2", vec![grant(1, "0-2", true)], script);
     let (exit, task) = plan.timeout(Duration::from_millis(700), Duration::from_millis(100)).run();
     assert_eq!(exit.outcome, Outcome::Exited { code: 0 });
-    assert_eq!(ends(&task), [(0, None), (1, Some(Reason::Timeout { limit_ms: 700 })), (2, None)]);
+    assert_eq!(
+        ends(&task),
+        [(0, None), (1, Some(Reason::Timeout { limit_ms: 700, set_by: Default::default() })), (2, None)]
+    );
     assert_eq!(output_of(&task, 2), "done\n");
     task.assert_gone();
 }
@@ -119,7 +135,7 @@ fn a_stop_ends_the_element_under_way_and_begins_no_other() {
     task::stop(&task.dir, Duration::from_secs(20), "preempted").unwrap();
     let exit = task.wait();
     assert!(exit.stopped);
-    let failure = Some(Reason::ExitCode { exit_code: 4 });
+    let failure = Some(Reason::exited(4));
     let all: Vec<Mark> = marks(&task).into_iter().map(|marked| marked.mark).collect();
     assert_eq!(all, [Mark::Began { element: 0 }, Mark::Ended { element: 0, failure, stopped: true }]);
     // The shell may say besides that what it waited for was ended.

@@ -35,6 +35,14 @@ pub enum Error {
         #[source]
         source: Option<hyper::Error>,
     },
+    /// A server that takes connections and answers nothing at all: it was stopped, or its machine hangs.
+    #[error("the server at {endpoint} gave no answer for {} seconds", after.as_secs())]
+    Stuck {
+        /// Where it is.
+        endpoint: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// No reply, or no sign of life on a stream, for too long.
     #[error("the server said nothing for {} seconds", after.as_secs())]
     Silent {
@@ -104,7 +112,8 @@ impl Error {
         match self {
             Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } => true,
             Self::Problem(problem) => matches!(problem.code, Code::ServerDiskFull | Code::Unavailable),
-            Self::Protocol(_) | Self::Tls { .. } => false,
+            // It was waited for long enough.
+            Self::Protocol(_) | Self::Tls { .. } | Self::Stuck { .. } => false,
         }
     }
 
@@ -115,6 +124,7 @@ impl Error {
             Self::Unreachable { .. }
             | Self::Tls { .. }
             | Self::Lost { .. }
+            | Self::Stuck { .. }
             | Self::Silent { .. }
             | Self::Protocol(_) => None,
         }

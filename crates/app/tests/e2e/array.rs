@@ -1,5 +1,5 @@
 //! Arrays: one job, many elements, each with its index, its log, its end; and whoever is killed meanwhile, every element
-//! runs to its end exactly once.
+//! runs to its end exactly once. `MUSTER_ARRAY_KILLS=200` kills the agent that often, `MUSTER_CRASH_SEED` starts elsewhere.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use muster_testkit::{Home, wait_for, wait_for_some};
 use serde_json::Value;
 
+use crate::crash::{Random, number};
 use crate::home;
 
 /// What elements wrote into a file of `$SHARED`, a word each, counted.
@@ -138,6 +139,33 @@ fn a_killed_server_loses_no_element_and_runs_none_twice() {
 #[test]
 fn a_killed_agent_loses_no_element_and_runs_none_twice() {
     survive(&["agent", "agent"], 0);
+}
+
+/// The lanes are many for so few elements, so that each is given one or two at a time and then waits for the next.
+#[test]
+fn no_array_stands_still_however_often_its_agent_is_killed() {
+    let home = home();
+    home.wait_for_node();
+    let mut random = Random(number("MUSTER_CRASH_SEED", 1));
+    let mut arrived = Instant::now();
+    for round in 0..number("MUSTER_ARRAY_KILLS", 12) {
+        // An agent that stays for less than a second is not restarted at once.
+        wait_for("the agent to have stayed", || arrived.elapsed() > Duration::from_millis(1100));
+        let ended = format!("ended.{round}");
+        let line = format!("echo $MUSTER_ARRAY_INDEX >> $SHARED/{ended}");
+        let job = home.submit(&["--array", "1-64%8", "--", &line]);
+        let enough = 1 + random.below(63) as usize;
+        wait_for("some elements", || counted(&home, &ended).len() >= enough);
+        assert!(home.kill("agent") > 0, "there is an agent to kill");
+        home.wait_for_node();
+        arrived = Instant::now();
+        wait_for_some(&format!("the array of round {round}"), || {
+            let shown = home.get(&format!("/api/v1/jobs/{job}")).json();
+            (shown["state"] == "succeeded").then_some(())
+        });
+        assert_eq!(counted(&home, &ended), each_once(1..=64));
+    }
+    home.wait_for_no_tasks();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use muster_testkit::{Account, Home, wait_for};
 
 use crate::home_with;
 use crate::pool::slim;
+use crate::secret::with_input;
 
 const CREATE: &str = "; config.ini
 [ncluster]
@@ -42,8 +43,12 @@ fn a_group_lives_as_the_documentation_says() {
     assert!(made.err().contains("machines are on local"), "{}", made.err());
     let listed = home.ok(["ls"]);
     assert!(listed.starts_with("In Region local\nRunning Instances:\n----"), "{listed}");
-    assert!(listed.contains("task1.ncluster-v100   |     0.0 | 127."), "{listed}");
-    assert!(home.ok(["ls", "-a"]).contains("| node_local"));
+    let row = listed.lines().find(|line| line.starts_with("task1.ncluster-v100 ")).expect("it is listed");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[1..3], ["0.0", "ecs.gn6v-c8g1.16xlarge"], "{listed}");
+    assert!(cells[3].starts_with("127.") && cells[3] == cells[5] && cells[6] == "node_local", "{listed}");
+    assert!(made.out().contains("In Region local\n"), "{}", made.out());
+    assert_eq!(home.ok(["ls", "-a", "--stop"]).lines().count(), listed.lines().count());
     assert_eq!(home.ok(["ssh", "task1.ncluster-v100", "cat", "installed"]), "once\n");
 
     // Taken again, and not set up again; others of the name are refused.
@@ -105,8 +110,35 @@ fn kill_asks_on_a_terminal_and_no_is_no() {
 }
 
 #[test]
+fn a_pipe_answers_whether_to_kill() {
+    let home = called("fastgpu");
+    home.ok(["create", "--name", "a", "--disable_nas"]);
+    let refused = with_input(home.command(["kill", "task0.a"]), b"n\n");
+    assert!(refused.code() == 1 && refused.err().contains("nothing was killed"), "{}", refused.err());
+    let killed = with_input(home.command(["kill", "task0.a"]), b"yes\n");
+    assert_eq!((killed.code(), killed.out().as_str()), (0, "task0.a killed\n"), "{}", killed.err());
+    assert!(killed.err().contains("kill task0.a? (y/N) yes\n"), "{}", killed.err());
+    home.ok(["create", "--name", "b"]);
+    assert_eq!(home.ok(["kill", "-f", "{b}"]), "task0.b killed\n");
+}
+
+#[test]
+fn the_region_is_printed_alike_everywhere() {
+    let mut home = called("fastgpu");
+    home.set_variable("ALIYUN_DEFAULT_REGION", "cn-beijing");
+    assert!(home.ok(["create", "--name", "a"]).starts_with("region=cn-beijing\n"));
+    assert!(home.ok(["ls"]).starts_with("region=cn-beijing\n"));
+    home.set_variable("ALIYUN_DEFAULT_REGION", "");
+    home.set_variable("AWS_DEFAULT_REGION", "us-east-1");
+    assert!(home.ok(["ls"]).starts_with("region=us-east-1\n"));
+    home.ok(["kill", "-f", "{a}"]);
+}
+
+#[test]
 fn what_only_a_cloud_has_is_said_in_a_word() {
     let home = called("fastgpu");
+    let all = home.run(["addip", "-a"]);
+    assert!(all.code() == 0 && all.err().contains("note: addip changes a security group"), "{}", all.err());
     let addip = home.run(["addip", "task0.a"]);
     assert!(addip.code() == 2 && addip.err().contains("only a cloud"), "{}", addip.err());
     assert!(home.ok(["queryimage"]).contains("only a cloud"));

@@ -138,7 +138,7 @@ echo "rank $RANK works"; touch "$SHARED/$RANK"; exec sleep 600"#;
     }
     let job = home.job("last");
     assert_eq!((&job["failed_rank"], &job["exit_code"]), (&json!(2), &json!(9)));
-    assert_eq!(job["reason"], json!({"code": "exit_code", "exit_code": 9}));
+    assert_eq!(job["reason"], json!({"code": "exit_code", "exit_code": 9, "error": "loss is nan"}));
     let why = home.json(["why", "last", "--json"]);
     assert!(why["constraint"].as_str().is_some_and(|text| text.contains("task2")), "{why}");
     check_all_is_free(&home);

@@ -43,6 +43,23 @@ fn twenty_megabytes_of_noise_come_through_unchanged() {
 }
 
 #[test]
+fn the_last_line_is_cut_where_it_is_endless_and_that_is_said() {
+    let home = home();
+    let script = r#"perl -e 'print "x" x 3_000_000, "the end\n"'"#;
+    assert_eq!(home.run(["run", "--detach", "--", script]).code(), 0);
+    assert_eq!(home.run(["wait", "last"]).code(), 0);
+    let tail = home.run(["logs", "last", "--tail", "1"]);
+    assert!(
+        tail.stdout.len() <= 1 << 20 && tail.stdout.ends_with(b"xthe end\n"),
+        "{} bytes",
+        tail.stdout.len()
+    );
+    assert!(tail.err().contains("only its end is shown"), "{}", tail.err());
+    let whole = home.run(["logs", "last"]);
+    assert_eq!((whole.stdout.len(), whole.err().as_str()), (3_000_008, ""));
+}
+
+#[test]
 fn progress_bars_of_a_gang_are_shown_as_lines() {
     let home = home();
     let script = r#"i=0; while [ $i -lt 500 ]; do printf "\rstep $i of $RANK"; i=$((i + 1)); done
@@ -273,7 +290,7 @@ fn a_reader_that_is_gone_holds_nothing_however_silent_the_job_is() {
     let script = format!("head -c 30000000 /dev/zero | tr '\\0' x; echo; {}", until("go"));
     let id = home.submit(&["--", "sh", "-c", &script]);
     home.wait_for_state(&id, "running");
-    wait_for("all of it is here", || home.ok(["logs", &id, "--tail", "1"]).len() == 30_000_001);
+    wait_for("all of it is here", || home.ok(["logs", &id]).len() == 30_000_001);
     let server = home.server_pid();
     let before = held(&home, server);
     // One waits for what never comes, and one does not read what there is.

@@ -19,6 +19,7 @@ mod docs;
 mod doctor;
 mod engines;
 mod exec;
+mod failure;
 mod fastgpu;
 mod files;
 mod frameworks;

@@ -18,7 +18,8 @@ fn marker(what: &str) -> String {
     format!("mArKeR-{what}-{}", chance.trim())
 }
 
-fn with_input(mut command: Command, input: &[u8]) -> Finished {
+/// Runs a command to which a pipe brings this.
+pub(crate) fn with_input(mut command: Command, input: &[u8]) -> Finished {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -5,9 +5,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use muster_testkit::http::{Door, Event, Request};
 use muster_testkit::{Home, Running, executable, is_alive, wait_for};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{home, home_with, until};
@@ -239,7 +241,7 @@ fn a_named_server_is_reached_by_address_and_token() {
     let refused = Request::post("/api/v1/server/shutdown", &json!({}));
     door.ask(&refused).problem(401, "unauthorized");
     assert_eq!(door.ask(&Request::get("/healthz")).status, 200, "whether it lives is no secret");
-    server.signal(rustix::process::Signal::TERM);
+    server.signal(Signal::TERM);
     assert_eq!(server.finish().code(), 0);
 
     let done = remote(&["ps"], Some(&token));
@@ -266,13 +268,13 @@ fn a_token_that_an_operator_chose_goes_before_the_servers_own() {
     let (server, door) = start();
     let own = fs::read_to_string(folder.join("token")).unwrap();
     assert_eq!(status(&door, &own), 200, "a Secret that nobody made is no file");
-    server.signal(rustix::process::Signal::TERM);
+    server.signal(Signal::TERM);
     assert_eq!(server.finish().code(), 0);
 
     fs::write(&file, "chosen\n").unwrap();
     let (server, door) = start();
     assert_eq!((status(&door, "chosen"), status(&door, &own)), (200, 401));
-    server.signal(rustix::process::Signal::TERM);
+    server.signal(Signal::TERM);
     assert_eq!(server.finish().code(), 0);
 
     fs::write(&file, "two words\n").unwrap();
@@ -507,6 +509,43 @@ fn a_data_directory_that_another_account_can_change_is_not_used() {
     std::os::unix::fs::chown(home.path(), Some(0), None).unwrap();
     fs::set_permissions(home.path(), PermissionsExt::from_mode(0o777)).unwrap();
     refused("every account");
+}
+
+#[test]
+fn other_accounts_read_nothing_of_a_data_directory_that_is_open_to_them() {
+    let home = home();
+    fs::create_dir(home.path()).unwrap();
+    fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(home.run(["run", "--", "echo", "private"]).code(), 0);
+    for name in ["logs", "chunks", "muster.db", "muster.db-wal", "server.sock", "gate.sock"] {
+        let mode = fs::metadata(home.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{name} has mode {mode:o}");
+    }
+}
+
+#[test]
+fn a_server_that_has_stopped_is_told_of_and_given_up_after_half_a_minute() {
+    let home = home();
+    let folder = home.path();
+    let server = home.start(["server", "run", "--home", folder.to_str().unwrap()]);
+    server.wait_for_out("ready\n");
+    server.signal(Signal::STOP);
+    let begun = Instant::now();
+    let asking = [&["ps"][..], &["run", "--", "true"], &["doctor"]].map(|words| (words, home.start(words)));
+    for (words, command) in asking {
+        wait_for("a word of the server", || command.err().contains("waiting for the server at unix:"));
+        let done = command.finish_within(Duration::from_secs(120));
+        assert!(begun.elapsed() >= Duration::from_secs(28), "{words:?} was given up early");
+        let (code, said) = match words {
+            ["doctor"] => (1, done.out()),
+            _ => (125, done.err()),
+        };
+        assert_eq!(done.code(), code, "{words:?}: {}{}", done.out(), done.err());
+        assert!(said.contains("gave no answer for 30 seconds"), "{words:?}: {said}");
+        assert_eq!(done.err().matches("waiting for the server").count(), 1, "{}", done.err());
+    }
+    server.signal(Signal::CONT);
+    home.ok(["ps"]);
 }
 
 /// What a browser would send for a page of another origin: a cookie, a token in the address, a preflight.

@@ -3,9 +3,12 @@
 mod absence;
 mod accounting;
 mod faults;
+mod limits;
 mod load;
 mod memory;
 mod people;
+mod queue;
+mod scripts;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -28,6 +28,7 @@ use self::wire::LineWire;
 use crate::error::{Code, Error, Format};
 use crate::machine;
 use crate::session::{Patience, Session};
+use crate::threads;
 
 /// Copy files and directories to a running task, or from it
 #[derive(Debug, ClapArgs)]
@@ -240,13 +241,12 @@ async fn transfer(session: &Session, leg: Leg, mut tally: Tally) -> Result<(Tall
             .call(async |client| client.copy(&leg.job, &query).await.map_err(|error| with_hint(error, &leg)));
         let wire = LineWire::new(opened.await?, Handle::current());
         let (used, mut counted) = (leg.clone(), tally);
-        let speaking = tokio::task::spawn_blocking(move || {
+        let speaking = threads::run(move || {
             let ended = used.go(wire, &mut counted);
             (counted, ended)
         });
         let ended;
-        (tally, ended) =
-            speaking.await.map_err(|error| Error::new(Code::ClientInternal, error.to_string()))?;
+        (tally, ended) = speaking.await?;
         match ended {
             Ok(()) => return Ok((tally, true)),
             Err(copy::Error::Peer(reason)) if reason == copy::NO_PEERS => return Ok((tally, false)),

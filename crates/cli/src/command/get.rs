@@ -22,6 +22,7 @@ use crate::error::{Code, Error};
 use crate::progress::Bar;
 use crate::session::Session;
 use crate::terminal::{self, ByteOutput};
+use crate::threads;
 
 /// Pieces of an archive that may wait for the disk.
 const AHEAD: usize = 8;
@@ -173,7 +174,7 @@ async fn unpack(mut download: Download, target: &Path) -> Result<u64, Error> {
     let unfinished = unfinished.map_err(|error| failed(target, &error))?;
     let (sender, receiver) = mpsc::channel::<Bytes>(AHEAD);
     let root = unfinished.path().to_owned();
-    let unpacking = tokio::task::spawn_blocking(move || {
+    let unpacking = threads::run(move || {
         let mut pieces = Pieces { receiver, piece: Bytes::new() };
         muster_bundle::untar::untar(&mut pieces, &root)
     });
@@ -198,7 +199,7 @@ async fn unpack(mut download: Download, target: &Path) -> Result<u64, Error> {
         }
     }
     drop(sender);
-    let unpacked = unpacking.await.map_err(|error| Error::new(Code::ClientInternal, error.to_string()))?;
+    let unpacked = unpacking.await?;
     // First, since an archive that was cut off cannot be unpacked either.
     received?;
     unpacked.map_err(|error| {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::client::Client;
 
 use super::{Jobs, state};
 use crate::error::Error;
@@ -15,7 +16,7 @@ Examples:
   muster hold last
   muster run -d --hold -- python train.py     held from the beginning
 
-One that runs is not touched: `muster suspend` ends its tasks and keeps the job.")]
+One that runs is not touched: `muster suspend` ends its tasks and keeps the job. One that waits in Slurm is held there.")]
 pub(crate) struct Args {
     #[command(flatten)]
     jobs: Jobs,
@@ -26,6 +27,8 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let jobs = state::change(&session, &args.jobs, async |client, job| client.hold_job(job).await).await?;
+    let hold = async |client: &Client, job: &str| client.hold_job(job).await;
+    // One that is held may be held again.
+    let jobs = state::change(&session, &args.jobs, hold, |_| false).await?;
     state::say(&jobs, args.json)
 }

@@ -11,10 +11,10 @@ use clap::Args as ClapArgs;
 use muster_api::client::LogItem;
 use muster_api::model::Timestamp;
 use muster_api::model::quantity::format_bytes;
-use muster_api::view::{LogsQuery, StreamEnd};
+use muster_api::view::{LogChunk, LogsQuery, StreamEnd};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::OneJob;
+use super::{OneJob, state};
 use crate::display::{Display, Mode};
 use crate::error::{Code, Error};
 use crate::follow::LogFollow;
@@ -113,7 +113,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     if terminal::is_watched() && !args.raw && !args.json && session.is_of_another(&job.owner).await? {
         display = display.of_another();
     }
-    show(LogFollow::start(&session, job.id.as_str(), query), display).await?;
+    show(&session, job.id.as_str(), query, display).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,13 +134,28 @@ fn query(args: &Args) -> LogsQuery {
     }
 }
 
-async fn show(mut log: LogFollow, mut display: Display) -> Result<(), Error> {
+async fn show(
+    session: &Arc<Session>,
+    job: &str,
+    query: LogsQuery,
+    mut display: Display,
+) -> Result<(), Error> {
+    let mut log = LogFollow::start(session, job, query);
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             item = log.next() => match item? {
-                LogItem::Chunk(chunk) => display.chunk(&chunk)?,
+                LogItem::Chunk(chunk) => {
+                    if display.begins_attempt(&chunk) {
+                        let reason = state::end_of_attempt(session, job, chunk.attempt - 1).await;
+                        display.on_attempt(chunk.attempt, reason.as_deref())?;
+                    }
+                    if chunk.cut {
+                        note_cut(&chunk);
+                    }
+                    display.chunk(&chunk)?;
+                }
                 LogItem::End(end) => {
                     display.finish()?;
                     note_missing(&end);
@@ -150,6 +165,14 @@ async fn show(mut log: LogFollow, mut display: Display) -> Result<(), Error> {
             _ = ticks.tick() => display.tick(Timestamp::now())?,
         }
     }
+}
+
+/// Says that a line is not shown whole.
+fn note_cut(chunk: &LogChunk) {
+    let rank = chunk.rank;
+    terminal::note(&format!(
+        "the first line of task{rank} is too long: only its end is shown; without --tail it is whole"
+    ));
 }
 
 /// Says what did not come.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::client::Client;
 use muster_api::quota::ChangeJob;
 
 use super::{Jobs, state};
@@ -33,8 +34,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let change = ChangeJob { priority: Some(args.priority) };
-    let jobs = state::change(&session, &args.jobs, async |client, job| client.change_job(job, &change).await)
-        .await?;
+    let reprioritise = async |client: &Client, job: &str| client.change_job(job, &change).await;
+    let jobs = state::change(&session, &args.jobs, reprioritise, |_| false).await?;
     if args.json {
         return state::say(&jobs, true);
     }

@@ -28,6 +28,7 @@ Examples:
   muster ps                         what is not over, and what was lately
   muster ps -a                      everything
   muster ps --state failed,stopped
+  muster ps --wide                  with owner, target and the whole reason of a failure
   muster ps -q --state running      ids, for other commands
   muster ps --json | jq '.[].name'")]
 pub(crate) struct Args {
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Only jobs in these states, separated by commas
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     state: Vec<State>,
+    /// Also print owner, target and the whole reason of a failure
+    #[arg(short, long, conflicts_with_all = ["quiet", "json"])]
+    wide: bool,
     /// Print only the ids
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -55,7 +59,9 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let text = if args.quiet {
         jobs.iter().map(|job| format!("{}\n", job.id)).collect()
     } else {
-        table(&jobs, Timestamp::now()).render(terminal::width(), terminal::stdout_has_colours())
+        // In full, also where the terminal has fewer columns.
+        let width = if args.wide { None } else { terminal::width() };
+        table(&jobs, args.wide, Timestamp::now()).render(width, terminal::stdout_has_colours())
     };
     terminal::to_stdout(&text)?;
     if more {
@@ -102,19 +108,30 @@ async fn list(
     }
 }
 
-fn table(jobs: &[JobSummary], now: Timestamp) -> Table {
-    let mut table = Table::new(&["ID", "NAME", "STATE", "NODES", "GPUS", "AGE", "DURATION", "COMMAND"]);
+fn table(jobs: &[JobSummary], wide: bool, now: Timestamp) -> Table {
+    let mut columns = vec!["ID", "NAME", "STATE", "NODES", "GPUS", "AGE", "DURATION"];
+    if wide {
+        columns.extend(["OWNER", "TARGET"]);
+    }
+    columns.push("COMMAND");
+    let mut table = Table::new(&columns);
     for job in jobs {
-        table.row(vec![
+        let words = state::words(job);
+        let words = if wide { words } else { clipped(&words, STATE_WIDTH) };
+        let mut row = vec![
             job.id.as_str().into(),
             job.name.as_str().into(),
-            Cell::coloured(clipped(&state::words(job), STATE_WIDTH), state::colour(job.state)),
+            Cell::coloured(words, state::colour(job.state)),
             size(job).into(),
             job.gpus.as_deref().unwrap_or("-").into(),
             age(job.submitted_at, now).into(),
             state::run_time(job, now).into(),
-            what(job).into(),
-        ]);
+        ];
+        if wide {
+            row.extend([job.owner.as_str().into(), job.on.as_str().into()]);
+        }
+        row.push(what(job).into());
+        table.row(row);
     }
     table
 }
@@ -171,7 +188,8 @@ mod tests {
     fn a_job_is_a_line() {
         let machine = JobSummary { kind: Kind::Machine, command: String::new(), ..job(3, State::Suspended) };
         let jobs = [job(0, State::Queued), job(1, State::Running), job(2, State::Failed), machine];
-        let text = table(&jobs, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(Some(103), false);
+        let text =
+            table(&jobs, false, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(Some(103), false);
         insta::assert_snapshot!(text, @r"
         ID               NAME     STATE                        NODES   GPUS     AGE   DURATION   COMMAND
         job_0000000000   digits   queued                       2       H100:8   2m               python train.…
@@ -185,7 +203,7 @@ mod tests {
     fn a_thousand_jobs_are_laid_out_at_once() {
         let jobs: Vec<JobSummary> = (0..1000).map(|i| job(i, State::Failed)).collect();
         let began = Instant::now();
-        let text = table(&jobs, Timestamp::UNIX_EPOCH).render(Some(120), true);
+        let text = table(&jobs, false, Timestamp::UNIX_EPOCH).render(Some(120), true);
         assert_eq!(text.lines().count(), 1001);
         // Generous, for a debug build on a busy machine: the whole command has 20 ms in a release build.
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());

@@ -22,7 +22,7 @@ Examples:
   muster queue --json | jq -r '.items[].job'
 
 POSITION counts all jobs that wait in the same place, also those of others that you do not see. `-` waits for something \
-else than its turn. `muster why JOB` says more of one: what would let it start now, and when it starts.")]
+else than its turn, or in the queue of Slurm or Kubernetes, whose estimate of the start is shown. `muster why JOB` says more of one: what would let it start now, and when it starts.")]
 pub(crate) struct Args {
     /// Only jobs of this workspace
     #[arg(long, value_name = "NAME")]

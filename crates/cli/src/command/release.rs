@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::client::Client;
+use muster_api::model::State;
 
 use super::{Jobs, state};
 use crate::error::Error;
@@ -24,6 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let jobs = state::change(&session, &args.jobs, async |client, job| client.release_job(job).await).await?;
+    let release = async |client: &Client, job: &str| client.release_job(job).await;
+    let jobs = state::change(&session, &args.jobs, release, |state| state != State::Suspended).await?;
     state::say(&jobs, args.json)
 }

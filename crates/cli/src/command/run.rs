@@ -28,6 +28,8 @@ pub(super) use attached::{Unattended, View, watch};
 
 /// What the shell keeps for itself; in a task it would be wrong.
 const SHELLS_OWN: [&str; 4] = ["_", "OLDPWD", "PWD", "SHLVL"];
+/// How the names of variables begin that Slurm sets for each job, or reads when one is submitted.
+const SLURMS_OWN: [&str; 4] = ["SLURM", "SBATCH_", "SRUN_", "SALLOC_"];
 /// What a command exits with that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -46,7 +48,7 @@ Examples:
   JOB=$(muster run --detach --timeout 2h -- ./train.sh)
 
 The current directory is copied to every task, without what .gitignore and .musterignore name. \
-On this machine the tasks get the environment of your shell. \
+On this machine, and on Slurm from its login node, the tasks get the environment of your shell. \
 The framework is found from the command and from what the script imports, and its launcher is started. \
 Ctrl-C asks whether to stop the job or to leave it running; when there is nobody to ask, it stops the job.
 
@@ -125,7 +127,7 @@ pub(super) async fn submit(
     how: How,
     here: &Here,
 ) -> Result<ExitCode, Error> {
-    let environment = environment(&request.spec, here);
+    let environment = environment(&request.spec, here, session);
     // From here on there may be a job to answer for.
     let mut interrupts = if how.detach { None } else { Some(Interrupts::listen()?) };
     let job = loop {
@@ -191,8 +193,15 @@ fn is_about_code(error: &client::Error) -> bool {
 }
 
 /// The environment of this shell, for engines that pass it on. What is not text cannot be sent.
-pub(crate) fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String, String>> {
-    if spec.clean_env || spec.on != Target::Local {
+pub(crate) fn environment(
+    spec: &JobSpec,
+    here: &Here,
+    session: &Session,
+) -> Option<BTreeMap<String, String>> {
+    let is_slurm = matches!(spec.on, Target::Slurm(_));
+    // The cluster of a server elsewhere is that server's, and not this shell's.
+    let is_passed_on = spec.on == Target::Local || is_slurm && session.home().is_some();
+    if spec.clean_env || !is_passed_on {
         return None;
     }
     let mut environment = BTreeMap::new();
@@ -205,6 +214,8 @@ pub(crate) fn environment(spec: &JobSpec, here: &Here) -> Option<BTreeMap<String
     for (name, value) in here.environment.iter().filter(|(name, _)| !is_secret(name)) {
         match (name.to_str(), value.to_str()) {
             (Some(name), _) if SHELLS_OWN.contains(&name) => {}
+            // The shell may itself be in a job of Slurm's. The new job has its own.
+            (Some(name), _) if is_slurm && SLURMS_OWN.iter().any(|start| name.starts_with(start)) => {}
             (Some(name), Some(value)) => {
                 environment.insert(name.to_owned(), value.to_owned());
             }

@@ -15,6 +15,7 @@ use muster_api::model::spec::{
 use muster_api::model::task::TaskPhase;
 use muster_api::model::{CommandOn, Framework, State, Timestamp};
 use muster_api::view::{AllocationView, AttemptView, JobDetail, LaunchView, TaskView};
+use muster_launch::detect::{Nothing, Starts, starts};
 use serde_json::Value;
 
 use super::{OneJob, elements, state};
@@ -257,13 +258,17 @@ fn started(spec: &JobSpec, launch: &LaunchView) -> Lines {
     let mut lines = Vec::new();
     if launch.framework != Framework::Plain {
         lines.push(("framework", launch.framework.to_string()));
-        lines.push(("processes", format!("{} in each task", launch.processes)));
+        lines.push(("processes", processes(spec, launch)));
     }
     if launch.argv != spec.command.argv() {
         lines.push(("runs", launched(spec, launch)));
     }
-    if launch.command_on == CommandOn::First {
-        lines.push(("command on", "task0; the others wait for what it starts on them".into()));
+    match launch.command_on {
+        CommandOn::All => {}
+        CommandOn::First => {
+            lines.push(("command on", "task0; the others wait for what it starts on them".into()));
+        }
+        CommandOn::Processes => lines.push(("command on", "every process of every task".into())),
     }
     if spec.peers == Some(true) {
         lines.push(("peers", "its tasks reach each other by ssh, as worker-0, worker-1, …".into()));
@@ -273,6 +278,15 @@ fn started(spec: &JobSpec, launch: &LaunchView) -> Lines {
         lines.push(("faces", faces.join(", ")));
     }
     lines
+}
+
+/// How many processes each task has, as far as the words of the command tell.
+fn processes(spec: &JobSpec, launch: &LaunchView) -> String {
+    let is_its_own = matches!(starts(&spec.command, &Nothing), Starts::Unclear(_));
+    if launch.processes == 1 && spec.processes_per_task() > 1 && is_its_own {
+        return "1 in each task, and those that the command starts".into();
+    }
+    format!("{} in each task", launch.processes)
 }
 
 /// `4f2a… on main, with changes: see --diff`.

@@ -26,8 +26,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let line = session.call(async |client| client.ssh(&args.host.job, &query).await).await?;
     let (mut from, mut to) = tokio::io::split(line);
-    let (mut stdin, mut stdout) = (Stdin::open(), tokio::io::stdout());
     let failed = |error| Error::io(Code::SystemFailed, "carry the connection", &error);
+    let (mut stdin, mut stdout) = (Stdin::open().map_err(failed)?, tokio::io::stdout());
     let out = async {
         let mut piece = vec![0; 64 << 10];
         loop {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::client::Client;
 use muster_api::model::State;
 
 use super::{Jobs, state};
@@ -32,8 +33,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let mut jobs =
-        state::change(&session, &args.jobs, async |client, job| client.suspend_job(job).await).await?;
+    let suspend = async |client: &Client, job: &str| client.suspend_job(job).await;
+    let is_done = |state| matches!(state, State::Stopping | State::Suspended);
+    let mut jobs = state::change(&session, &args.jobs, suspend, is_done).await?;
     if !args.no_wait {
         for job in &mut jobs {
             *job = until(&session, job.id.as_str(), |state| state == State::Suspended).await?;

@@ -21,6 +21,7 @@ use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand}
 use crate::entry::block_on;
 use crate::error::{Code, Error, Format, usage};
 use crate::machine::Named;
+use crate::terminal;
 
 /// Under which of its names it was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +120,7 @@ struct AddipArgs {
     /// task0.NAME; or NAME, {NAME}
     #[arg(value_name = "NAME")]
     name: Option<Named>,
-    /// For all machines
+    /// For all machines, as scripts do before they log in; nothing is to be done
     #[arg(short, long)]
     all: bool,
 }
@@ -163,6 +164,10 @@ async fn dispatch(generation: Generation, action: Action) -> Result<ExitCode, Er
         Action::Kill(args) => life::kill(&args).await,
         Action::Mount(args) => mount::run(generation, &args.name).await,
         Action::Scp(args) => reach::scp(&args).await,
+        Action::Addip(args) if args.all => {
+            terminal::note(&format!("{CLOUD_ONLY}; {}", needs_no_address(generation)));
+            Ok(ExitCode::SUCCESS)
+        }
         Action::Addip(_) => Err(addip(generation)),
         Action::Rename(args) => life::rename(&args).await,
         Action::Querygpu => query::gpus().await,
@@ -170,11 +175,16 @@ async fn dispatch(generation: Generation, action: Action) -> Result<ExitCode, Er
     }
 }
 
+const CLOUD_ONLY: &str = "addip changes a security group, and only a cloud has those";
+
 fn addip(generation: Generation) -> Error {
-    let message = "addip changes a security group, and only a cloud has those";
+    Error::new(Code::CloudOnly, CLOUD_ONLY).hint(needs_no_address(generation))
+}
+
+/// What a script is told that lets its own address in before it logs in.
+fn needs_no_address(generation: Generation) -> String {
     let program = generation.program();
-    Error::new(Code::CloudOnly, message)
-        .hint(format!("`{program} ssh` and `{program} scp` reach these machines without it"))
+    format!("`{program} ssh` and `{program} scp` reach these machines without it")
 }
 
 #[cfg(test)]
@@ -202,6 +212,7 @@ mod tests {
         for line in [
             "ls",
             "ls -a",
+            "ls --stop",
             "create --config create.cfg",
             "create -c create.cfg",
             "create -f create.cfg",
@@ -214,6 +225,9 @@ mod tests {
             "stop {ncluster-v100}",
             "start task0.a",
             "kill {a} -y",
+            "kill -f task0.a",
+            "create --name a --disable_nas",
+            "create --name a --disable_nas False",
             "mount task0.a",
             "scp a task0.a:/root/b",
             "addip task0.a",

@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::threads;
+
 /// How much is read at once: what fits a packet.
 const PIECE: usize = 32 << 10;
 /// Pieces that wait to be written. Little is ahead, so that the connection feels a slow reader, and the command with it.
@@ -21,10 +23,10 @@ pub(crate) struct Stdin {
 }
 
 impl Stdin {
-    pub fn open() -> Self {
+    pub fn open() -> io::Result<Self> {
         // One piece ahead and no more: what the command does not want is for whoever reads after us.
         let (sender, pieces) = mpsc::channel(1);
-        std::thread::spawn(move || {
+        let started = threads::start(move || {
             let mut piece = vec![0; PIECE];
             loop {
                 match rustix::io::read(io::stdin(), &mut piece) {
@@ -41,7 +43,8 @@ impl Stdin {
                 }
             }
         });
-        Self { pieces }
+        started.map_err(io::Error::other)?;
+        Ok(Self { pieces })
     }
 
     /// The next piece; none at the end.
@@ -73,7 +76,10 @@ impl Sink {
     /// Takes a piece, as soon as there is room for it.
     pub async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         let write = self.write;
-        let running = self.running.get_or_insert_with(|| Running::start(write));
+        if self.running.is_none() {
+            self.running = Some(Running::start(write)?);
+        }
+        let Some(running) = &self.running else { return Ok(()) };
         match running.pieces.send(bytes).await {
             Ok(()) => Ok(()),
             Err(_) => self.finish().await,
@@ -89,10 +95,10 @@ impl Sink {
 }
 
 impl Running {
-    fn start(write: fn(&[u8]) -> io::Result<()>) -> Self {
+    fn start(write: fn(&[u8]) -> io::Result<()>) -> io::Result<Self> {
         let (pieces, mut receiver) = mpsc::channel::<Bytes>(AHEAD);
         let (sender, done) = oneshot::channel();
-        std::thread::spawn(move || {
+        let started = threads::start(move || {
             let mut written = Ok(());
             while let (Ok(()), Some(piece)) = (&written, receiver.blocking_recv()) {
                 written = write(&piece);
@@ -100,7 +106,8 @@ impl Running {
             // Nobody waits for it any more when the user leaves.
             let _ = sender.send(written);
         });
-        Self { pieces, done }
+        started.map_err(io::Error::other)?;
+        Ok(Self { pieces, done })
     }
 }
 

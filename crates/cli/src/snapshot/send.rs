@@ -10,13 +10,13 @@ use futures::stream::FuturesUnordered;
 use muster_api::model::ChunkId;
 use muster_bundle::chunk::{self, Encoder};
 use tokio::sync::{OnceCell, mpsc};
-use tokio::task::spawn_blocking;
 
 use super::Error;
 use super::take::{Batch, Message};
 use crate::error;
 use crate::progress::Bar;
 use crate::session::Session;
+use crate::threads;
 
 /// Batches on their way at a time: while one is compressed, another travels, and the server waits for its disk with a
 /// third.
@@ -91,7 +91,7 @@ impl<'a, F: AsyncFn() -> Result<(), error::Error>> Courier<'a, F> {
         if batch.bytes <= IN_PLACE {
             return Ok(vec![pack(&batch, &encoders)]);
         }
-        Ok(vec![spawn_blocking(move || pack(&batch, &encoders)).await.map_err(Error::Died)?])
+        Ok(vec![threads::run(move || pack(&batch, &encoders)).await?])
     }
 }
 

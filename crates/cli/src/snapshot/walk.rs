@@ -17,6 +17,7 @@ use muster_bundle::listing::{self, Entry, Kind, Time};
 use muster_bundle::pack::{Found, Stamp};
 
 use super::Error;
+use crate::threads;
 
 /// From here on two threads find more than one; below, starting them costs more than it gains.
 const MANY: usize = 2000;
@@ -41,7 +42,9 @@ impl Tree {
 /// Finds everything that belongs to a tree, of which about so much is expected.
 pub(super) fn walk(root: &Path, leave_out: &[PathBuf], expected: usize) -> Result<Tree, Error> {
     let walker = walker(root, leave_out);
-    let mut tree = if expected < MANY { one_by_one(root, &walker)? } else { at_once(root, walker)? };
+    // The walker's own threads cannot be refused without a panic.
+    let is_alone = expected < MANY || !threads::is_possible();
+    let mut tree = if is_alone { one_by_one(root, &walker)? } else { at_once(root, walker)? };
     sort(&mut tree.found);
     tree.skipped.sort_unstable();
     Ok(tree)

@@ -70,13 +70,14 @@ pub(crate) struct Flags {
     /// Processes of each task under a framework (as many as it has accelerators, or one, if absent)
     #[arg(long, value_name = "N", help_heading = "Launch")]
     pub processes: Option<String>,
-    /// Who runs the command: all, or first, which starts the others' processes itself (found from the command if absent)
-    #[arg(long, value_name = "all|first", help_heading = "Launch")]
+    /// Where the command runs: all (tasks), first (which starts processes on the others itself) or processes (found from
+    /// the command and the code if absent)
+    #[arg(long, value_name = "PLACEMENT", help_heading = "Launch")]
     pub command_on: Option<String>,
     /// Let the tasks reach each other by ssh, as worker-0, worker-1 (found from the command and the code if absent)
     #[arg(long, help_heading = "Launch")]
     pub peers: bool,
-    /// Where to run: local, ssh/POOL, slurm/PARTITION, k8s, k8s/CONTEXT
+    /// Where to run: local, ssh/POOL, slurm[/PARTITION], k8s[/CONTEXT]
     #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
     pub on: Option<String>,
     /// A whole node for each task, with all its devices

@@ -11,8 +11,8 @@ use muster_api::model::printable;
 use muster_api::model::spec::{Batch, Command, FieldCode, FieldError, JobSpec, Target};
 use muster_api::model::{CommandOn, Face, Framework};
 use muster_api::view::LaunchView;
-use muster_launch::contract::{Reader, reader};
-use muster_launch::detect::{self, Code, Detection, Found, Launcher, Nothing};
+use muster_launch::contract::{Reader, flags, reader};
+use muster_launch::detect::{self, Code, Detection, Found, Launcher, Nothing, Starts};
 use serde_json::{Value, json};
 
 use super::{Here, Request};
@@ -54,6 +54,12 @@ pub(crate) struct Reasons {
     peers: Option<String>,
     /// What was left undecided, because nothing depends on it.
     undecided: Option<String>,
+    /// Why a task runs the command once, where it was to have several processes.
+    once: Option<String>,
+    /// How many processes of each task a launcher starts that is in a script, where the server does not see it.
+    launched_by_script: Option<u32>,
+    /// By what the program starts its processes itself, and how many muster would have started.
+    spawns: Option<(String, u32)>,
     /// What of a script has no effect.
     notes: Vec<String>,
 }
@@ -76,7 +82,15 @@ impl Reasons {
         if let Some(launch) = launch.filter(|launch| launch.framework != Framework::Plain) {
             let why = self.framework.as_ref().filter(|found| found.what == launch.framework);
             let why = why.map(|found| format!(" ({})", found.why)).unwrap_or_default();
-            lines.push(format!("{}{why}: {}", launch.framework, started(spec, launch)));
+            let processes = self.processes(spec, launch);
+            lines.push(format!("{}{why}: {}", launch.framework, started(spec, launch, processes)));
+        }
+        lines.extend(launch.and_then(|launch| self.once_line(spec, launch)));
+        if let Some((why, wanted)) = &self.spawns {
+            lines.push(format!(
+                "{why}, which starts the processes of a task: each task runs the command once; --processes {wanted} runs it \
+                 {wanted} times"
+            ));
         }
         for face in spec.faces.iter().flatten() {
             let why = self.faces.iter().find(|found| found.what == *face);
@@ -87,6 +101,39 @@ impl Reasons {
             lines.push(format!("peers ({why}): tasks reach each other by ssh"));
         }
         lines
+    }
+
+    /// How many processes each task has, as far as is known here.
+    fn processes(&self, spec: &JobSpec, launch: &LaunchView) -> u32 {
+        self.launched_by_script
+            .filter(|_| spec.command_on != Some(CommandOn::Processes))
+            .unwrap_or(launch.processes)
+    }
+
+    /// Says that a task has one process where it was to have several, and what to do about it.
+    fn once_line(&self, spec: &JobSpec, launch: &LaunchView) -> Option<String> {
+        let wanted = spec.processes_per_task();
+        // A job without a framework has one process unless the user names a number.
+        let is_meant = launch.framework == Framework::Plain && spec.processes.is_none();
+        if is_meant || self.launched_by_script.is_some() || launch.processes >= wanted {
+            return None;
+        }
+        let (why, remedy) = match (&self.once, launch.framework) {
+            (None, Framework::Plain) => ("no framework was found", "name one with --framework"),
+            (Some(why), Framework::Pytorch | Framework::Deepspeed) => {
+                (why.as_str(), "put `python -m torch.distributed.run` in the place of `python` there")
+            }
+            (Some(why), Framework::Mpi) => (why.as_str(), "put `mpirun` in front of the program there"),
+            (Some(why), Framework::Horovod) => {
+                (why.as_str(), "put `horovodrun` in front of the program there")
+            }
+            (Some(why), _) => (why.as_str(), "start the processes there"),
+            (None, _) => return None,
+        };
+        Some(format!(
+            "{why}: each task runs the command once, not {wanted} times; {remedy}, or run all of it once for each \
+             process with --command-on processes"
+        ))
     }
 
     /// The same for programs.
@@ -108,7 +155,7 @@ fn script_line(spec: &JobSpec, batch: &Batch) -> String {
 }
 
 /// `torchrun train.py, 2 tasks × 8 processes`.
-fn started(spec: &JobSpec, launch: &LaunchView) -> String {
+fn started(spec: &JobSpec, launch: &LaunchView, processes: u32) -> String {
     let count = |number: u32, what: &str, many: &str| {
         if number == 1 { format!("1 {what}") } else { format!("{number} {many}") }
     };
@@ -117,7 +164,7 @@ fn started(spec: &JobSpec, launch: &LaunchView) -> String {
         "{}{place}, {} × {}",
         command(spec, launch),
         count(spec.nodes, "task", "tasks"),
-        count(launch.processes, "process", "processes")
+        count(processes, "process", "processes")
     )
 }
 
@@ -159,6 +206,9 @@ pub(super) fn fill(request: &mut Request, here: &Here) -> Result<(), FieldError>
         request.set("command_on", json!(CommandOn::First));
         request.spec.command_on = Some(CommandOn::First);
     }
+    if let Some(folder) = &folder {
+        count_processes(request, &found, &Folder(folder));
+    }
     if request.spec.peers.is_none() && found.peers.is_some() {
         request.set("peers", json!(true));
         request.spec.peers = Some(true);
@@ -166,6 +216,48 @@ pub(super) fn fill(request: &mut Request, here: &Here) -> Result<(), FieldError>
     }
     request.reasons.faces = found.faces;
     Ok(())
+}
+
+/// Finds how many processes a task has where scripts and code tell, which the server does not see. A script that starts
+/// one program, and does nothing else that matters, runs once for each process.
+fn count_processes(request: &mut Request, found: &Detection, code: &dyn Code) {
+    let spec = &request.spec;
+    let framework = spec.framework.unwrap_or(Framework::Plain);
+    if spec.command_on == Some(CommandOn::Processes) {
+        return;
+    }
+    let is_hidden = matches!(detect::starts(&spec.command, &Nothing), Starts::Unclear(_));
+    if let Some(call) = found.call.as_ref().filter(|_| is_hidden) {
+        request.reasons.launched_by_script = Some(flags::started(spec, &call.what));
+        // They may stand behind a condition that does not hold here, so the job is let through.
+        let problems = flags::check(spec, &call.what).into_iter();
+        request.reasons.notes.extend(problems.map(|problem| format!("{}: {}", call.why, problem.message)));
+        return;
+    }
+    let wanted = spec.processes_per_task();
+    if wanted == 1 || spec.framework.is_none() && spec.processes.is_none() {
+        return;
+    }
+    if let Some(why) = found.spawns.as_ref().filter(|_| spec.processes.is_none() && found.launcher.is_none())
+    {
+        request.reasons.spawns = Some((why.clone(), wanted));
+        request.set("processes", json!(1));
+        request.spec.processes = Some(1);
+        return;
+    }
+    match detect::starts(&spec.command, code) {
+        Starts::Launcher(_) => {}
+        Starts::Unclear(why) => request.reasons.once = Some(why),
+        Starts::Program if !is_hidden || framework == Framework::Plain => {}
+        Starts::Program if matches!(framework, Framework::Mpi | Framework::Horovod) => {
+            request.reasons.once = Some("the script does not start the framework's launcher".into());
+        }
+        Starts::Program if spec.command_on.is_none() => {
+            request.set("command_on", json!(CommandOn::Processes));
+            request.spec.command_on = Some(CommandOn::Processes);
+        }
+        Starts::Program => {}
+    }
 }
 
 /// The framework that was found; of two that were found equally neither, unless nothing depends on it.
@@ -199,7 +291,9 @@ fn choose(request: &mut Request, found: &Detection) -> Result<(), FieldError> {
 /// A job made of another: what was found for the other's command holds no longer where the new one says otherwise.
 pub(super) fn refill(request: &mut Request, old: &JobSpec) {
     let (before, now) = (detect::launcher(&old.command), detect::launcher(&request.spec.command));
-    if request.spec.command_on == old.command_on && before != now {
+    let is_for_old_script =
+        old.command_on == Some(CommandOn::Processes) && old.command != request.spec.command;
+    if request.spec.command_on == old.command_on && (before != now || is_for_old_script) {
         request.unset("command_on");
         request.spec.command_on = None;
     }

@@ -275,6 +275,55 @@ fn what_the_code_says_is_filled_in_and_what_the_user_says_is_kept() {
 }
 
 #[test]
+fn a_script_that_starts_one_program_is_the_command_of_every_process() {
+    let scene = Scene::new();
+    let write = |name: &str, text: &str| fs::write(scene.folder.path().join(name), text).unwrap();
+    write("train.py", "import torch.distributed\n");
+    write("one.sh", "set -e\npython train.py\n");
+    write("two.sh", "pip install x\npython train.py\n");
+    write("launch.sh", "torchrun train.py\n");
+    let sent = |words: &[&str]| launch(&scene, words)["command_on"].clone();
+    assert_eq!(sent(&["--processes", "2", "bash", "one.sh"]), json!("processes"));
+    assert_eq!(sent(&["--gpus", "8", "bash", "one.sh"]), json!("processes"));
+    // The server sees these for itself.
+    assert_eq!(sent(&["--processes", "2", "env", "A=1", "python", "train.py"]), Value::Null);
+    assert_eq!(sent(&["--processes", "2", "bash", "-c", "python train.py"]), Value::Null);
+    for words in [["bash", "two.sh"], ["bash", "launch.sh"], ["make", "train"]] {
+        assert_eq!(sent(&[["--processes", "2"], words].concat()), Value::Null, "{words:?}");
+    }
+    assert_eq!(sent(&["bash", "one.sh"]), Value::Null, "there is one process anyway");
+    assert_eq!(sent(&["--processes", "2", "--command-on", "all", "bash", "one.sh"]), json!("all"));
+    assert_eq!(sent(&["--processes", "2", "--framework", "mpi", "bash", "one.sh"]), Value::Null);
+    let old = json!({
+        "command": ["bash", "one.sh"], "framework": "pytorch", "command_on": "processes", "processes": 2, "faces": [],
+    });
+    let old = JobSpec::from_value(old).unwrap();
+    let clone = |words: &[&str]| {
+        let base = Base::of_job(&old, &scene.here).unwrap();
+        assemble_without_code(&line(words).flags, base, &old, &scene.here).unwrap().spec.command_on
+    };
+    assert_eq!(clone(&[]).map(|on| on.word()), Some("processes"));
+    assert_eq!(clone(&["bash", "two.sh"]), None);
+}
+
+#[test]
+fn a_program_that_starts_its_processes_itself_runs_once_in_a_task() {
+    let scene = Scene::new();
+    let text = "import torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(main, nprocs=8)\n";
+    fs::write(scene.folder.path().join("spawn.py"), text).unwrap();
+    assert_eq!(
+        launch(&scene, &["--gpus", "8", "python", "spawn.py"]),
+        json!({"framework": "pytorch", "processes": 1})
+    );
+    assert_eq!(
+        launch(&scene, &["--gpus", "8", "--processes", "2", "python", "spawn.py"]),
+        json!({"framework": "pytorch", "processes": "2"})
+    );
+    assert_eq!(launch(&scene, &["--gpus", "8", "torchrun", "spawn.py"]), json!({"framework": "pytorch"}));
+    assert_eq!(launch(&scene, &["python", "spawn.py"]), json!({"framework": "pytorch"}));
+}
+
+#[test]
 fn two_frameworks_are_a_mistake_only_where_it_matters() {
     let scene = Scene::new();
     fs::write(scene.folder.path().join("both.py"), "import jax\nimport torch\n").unwrap();

@@ -100,7 +100,7 @@ fn disrupted(pod: &Pod, said: &Said) -> Verdict {
 fn by_kubelet(pod: &Pod, reason: &str) -> Option<Verdict> {
     let message = pod.message.clone().unwrap_or_default();
     match reason {
-        "DeadlineExceeded" => Some(Verdict::TimeLimit),
+        "DeadlineExceeded" => Some(Verdict::TimeLimit { limit: None }),
         "Preempting" => Some(Verdict::Preempted),
         "NodeLost" => Some(Verdict::NodeFailed { node: pod.node.clone() }),
         "Evicted" | "Shutdown" | "Terminated" | "NodeShutdown" => Some(Verdict::Evicted { message }),
@@ -164,7 +164,7 @@ fn unfit(image: &str, message: &str) -> Option<String> {
 /// A Job failed and nothing more is known.
 pub(super) fn of_job(said: &Said, is_any_missing: bool) -> Verdict {
     match said.reason.as_str() {
-        "DeadlineExceeded" => Verdict::TimeLimit,
+        "DeadlineExceeded" => Verdict::TimeLimit { limit: None },
         "PodFailurePolicy" => Verdict::Evicted { message: "Kubernetes took one of its pods away".into() },
         // A pod that fails stays to be looked at; one that is not there was deleted.
         _ if is_any_missing => Verdict::Cancelled { by: None },
@@ -177,7 +177,7 @@ pub(crate) fn write_verdict(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed => "completed".into(),
         Verdict::Cancelled { .. } => "cancelled".into(),
-        Verdict::TimeLimit => "time_limit".into(),
+        Verdict::TimeLimit { .. } => "time_limit".into(),
         Verdict::Preempted => "preempted".into(),
         Verdict::Evicted { message } => format!("evicted: {message}"),
         Verdict::NodeFailed { node } => format!("node_failed: {}", node.as_deref().unwrap_or_default()),
@@ -196,7 +196,7 @@ pub(crate) fn read_verdict(text: &str) -> Option<Verdict> {
     Some(match word {
         "completed" => Verdict::Completed,
         "cancelled" => Verdict::Cancelled { by: None },
-        "time_limit" => Verdict::TimeLimit,
+        "time_limit" => Verdict::TimeLimit { limit: None },
         "preempted" => Verdict::Preempted,
         "evicted" => Verdict::Evicted { message },
         "node_failed" => Verdict::NodeFailed { node: Some(message).filter(|node| !node.is_empty()) },

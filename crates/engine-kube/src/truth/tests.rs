@@ -220,8 +220,8 @@ fn what_we_end_ourselves_is_gone_and_not_cancelled() {
 fn ends_are_told_apart() {
     assert_eq!(ended("completed"), Verdict::Completed);
     assert_eq!(ended("oom"), Verdict::OutOfMemory);
-    assert_eq!(ended("poddeadline"), Verdict::TimeLimit);
-    assert_eq!(ended("jobdeadline"), Verdict::TimeLimit);
+    assert_eq!(ended("poddeadline"), Verdict::TimeLimit { limit: None });
+    assert_eq!(ended("jobdeadline"), Verdict::TimeLimit { limit: None });
     assert_eq!(ended("gateddeleted"), Verdict::Cancelled { by: None });
     let init = ended("initfails");
     assert!(message(&init).ends_with("ended with exit code 3: no space left on device"), "{init:?}");
@@ -310,7 +310,7 @@ fn a_verdict_that_is_written_down_is_read_as_it_was() {
     for verdict in [
         Verdict::Completed,
         Verdict::Cancelled { by: None },
-        Verdict::TimeLimit,
+        Verdict::TimeLimit { limit: None },
         Verdict::Preempted,
         Verdict::Evicted { message: message() },
         Verdict::NodeFailed { node: None },

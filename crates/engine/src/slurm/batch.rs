@@ -57,12 +57,24 @@ const OPEN: &[(&str, Takes)] = &[
     ("--cluster-constraint", Takes::Value),
     ("--clusters", Takes::Value),
     ("--constraint", Takes::Value),
+    ("--container-entrypoint", Takes::Nothing),
+    ("--container-env", Takes::Value),
+    ("--container-image", Takes::Value),
+    ("--container-mount-home", Takes::Nothing),
+    ("--container-mounts", Takes::Value),
+    ("--container-name", Takes::Value),
+    ("--container-readonly", Takes::Nothing),
+    ("--container-remap-root", Takes::Nothing),
+    ("--container-save", Takes::Value),
+    ("--container-workdir", Takes::Value),
+    ("--container-writable", Takes::Nothing),
     ("--contiguous", Takes::Nothing),
     ("--core-spec", Takes::Value),
     ("--cores-per-socket", Takes::Value),
     ("--cpu-freq", Takes::Value),
     ("--deadline", Takes::Value),
     ("--delay-boot", Takes::Value),
+    ("--dependency", Takes::Value),
     ("--distribution", Takes::Value),
     ("--exclude", Takes::Value),
     ("--extra-node-info", Takes::Value),
@@ -79,6 +91,9 @@ const OPEN: &[(&str, Takes)] = &[
     ("--mincpus", Takes::Value),
     ("--network", Takes::Value),
     ("--nice", Takes::Maybe),
+    ("--no-container-entrypoint", Takes::Nothing),
+    ("--no-container-mount-home", Takes::Nothing),
+    ("--no-container-remap-root", Takes::Nothing),
     ("--no-kill", Takes::Maybe),
     ("--nodefile", Takes::Value),
     ("--nodelist", Takes::Value),
@@ -175,8 +190,14 @@ pub(super) fn read_comment(comment: &str, server: &str) -> Option<AttemptId> {
     attempt.parse().ok()
 }
 
-/// The words after `sbatch`. The script's name comes last and is not among them.
-pub(super) fn options(gang: &Gang, wishes: &Wishes, place: &Place) -> Vec<String> {
+/// The words after `sbatch`. The script's name comes last and is not among them. `max_time` is the longest time limit that the
+/// gang's partition gives a job.
+pub(super) fn options(
+    gang: &Gang,
+    wishes: &Wishes,
+    place: &Place,
+    max_time: Option<Duration>,
+) -> Vec<String> {
     let spec = &*gang.spec;
     let mut words = vec![
         "--parsable".to_owned(),
@@ -189,13 +210,16 @@ pub(super) fn options(gang: &Gang, wishes: &Wishes, place: &Place) -> Vec<String
         format!("--chdir={}", place.dir),
         format!("--output={}/batch.log", place.dir),
         "--open-mode=append".to_owned(),
-        format!("--partition={}", gang.place),
         format!("--nodes={}", spec.nodes),
         format!("--ntasks={}", spec.nodes),
         "--ntasks-per-node=1".to_owned(),
     ];
+    // Without one it is the cluster's default partition.
+    if !gang.place.is_empty() {
+        words.push(format!("--partition={}", gang.place));
+    }
     words.extend(resources(spec));
-    words.extend(spec.timeout.map(|timeout| format!("--time={}", minutes(timeout + spec.grace + MARGIN))));
+    words.extend(time_limit(spec, max_time).map(|minutes| format!("--time={minutes}")));
     words.push(notice(spec));
     // Only an administrator may go before others.
     words.extend(
@@ -237,6 +261,15 @@ fn gres(request: &DeviceRequest) -> Option<String> {
     };
     let model = model.as_ref().map(|model| format!(":{}", model.to_ascii_lowercase())).unwrap_or_default();
     (*count > 0).then(|| format!("{name}{model}:{count}"))
+}
+
+/// The time limit of the allocation, in minutes: the job's own with the grace and the margin, as far as the partition allows. A
+/// job that itself asks for more than that is Slurm's to refuse.
+fn time_limit(spec: &JobSpec, max_time: Option<Duration>) -> Option<u64> {
+    let timeout = spec.timeout?;
+    let wanted = minutes(timeout + spec.grace + MARGIN);
+    let allowed = max_time.filter(|max| minutes(timeout) <= max.as_secs() / 60).map(|max| max.as_secs() / 60);
+    Some(allowed.map_or(wanted, |allowed| wanted.min(allowed)))
 }
 
 /// Slurm counts in minutes.
@@ -309,7 +342,7 @@ mod tests {
     }
 
     fn of(fields: &[(&str, serde_json::Value)], wishes: &Wishes) -> Vec<String> {
-        options(&gang(fields), wishes, &place(&attempt()))
+        options(&gang(fields), wishes, &place(&attempt()), None)
     }
 
     #[test]
@@ -324,10 +357,10 @@ mod tests {
             "--chdir=/home/ada/.muster/s/a",
             "--output=/home/ada/.muster/s/a/batch.log",
             "--open-mode=append",
-            "--partition=gpu",
             "--nodes=1",
             "--ntasks=1",
             "--ntasks-per-node=1",
+            "--partition=gpu",
             "--signal=B:TERM@15",
         ];
         assert_eq!(words, expected);
@@ -370,6 +403,29 @@ mod tests {
             let words = of(&[("priority", priority.into())], &Wishes::default());
             assert!(!words.iter().any(|word| word.starts_with("--nice")), "{words:?}");
         }
+    }
+
+    #[test]
+    fn an_allocation_is_no_longer_than_its_partition_allows() {
+        let time = |timeout: &str, minutes: Option<u64>| {
+            let max_time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
+            let gang = gang(&[("timeout", timeout.into())]);
+            let words = options(&gang, &Wishes::default(), &place(&attempt()), max_time);
+            words.into_iter().find(|word| word.starts_with("--time=")).unwrap()
+        };
+        assert_eq!(time("3m59s", None), "--time=6");
+        assert_eq!(time("3m59s", Some(5)), "--time=5");
+        assert_eq!(time("5m", Some(5)), "--time=5");
+        assert_eq!(time("4m1s", Some(5)), "--time=5");
+        assert_eq!(time("2m", Some(5)), "--time=4", "its own limit, the grace and the margin");
+        assert_eq!(time("5m1s", Some(5)), "--time=7", "Slurm says that this is too much");
+    }
+
+    #[test]
+    fn a_gang_without_a_partition_goes_to_the_default_one() {
+        let gang = Gang { place: String::new(), ..gang(&[]) };
+        let words = options(&gang, &Wishes::default(), &place(&attempt()), None);
+        assert!(!words.iter().any(|word| word.starts_with("--partition")), "{words:?}");
     }
 
     #[test]

@@ -29,6 +29,25 @@ pub(super) fn sinfo() -> Vec<String> {
     words.map(String::from).to_vec()
 }
 
+/// The same of these machines alone.
+pub(super) fn sinfo_of(hosts: &[String]) -> Vec<String> {
+    let mut words = sinfo();
+    words.push(format!("--nodes={}", hosts.join(",")));
+    words
+}
+
+/// The machine that is out of order, if it is one of several: the first that Slurm has as down. If all are, they may have been
+/// taken down together, and none is to blame.
+pub(super) fn failed(output: &str) -> Option<String> {
+    let machines = read(output);
+    let is_down = |offer: &Offer| {
+        offer.state.ends_with('*') || ["down", "fail"].iter().any(|word| offer.state.contains(word))
+    };
+    let (down, up): (Vec<Offer>, Vec<Offer>) = machines.into_iter().partition(is_down);
+    (!up.is_empty() || down.len() == 1).then_some(())?;
+    down.into_iter().next().map(|offer| offer.name)
+}
+
 /// The machines, in Slurm's order.
 pub(super) fn read(output: &str) -> Vec<Offer> {
     let mut offers: Vec<Offer> = Vec::new();
@@ -162,6 +181,24 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(devices(text), counted(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn the_machine_that_failed_is_the_one_that_is_down() {
+        let line = |name: &str, state: &str| {
+            let fields = [name, "main*", state, "0/8/0/8", "1", "0", "", "", "none", ""];
+            fields.join(&SEPARATOR.to_string())
+        };
+        let of = |states: &[(&str, &str)]| {
+            let lines: Vec<String> = states.iter().map(|(name, state)| line(name, state)).collect();
+            failed(&lines.join("\n"))
+        };
+        assert_eq!(of(&[("n1", "idle"), ("n2", "down*")]).as_deref(), Some("n2"));
+        assert_eq!(of(&[("n1", "mixed"), ("n2", "allocated*")]).as_deref(), Some("n2"), "it does not answer");
+        assert_eq!(of(&[("n1", "idle+drain"), ("n2", "idle")]), None);
+        assert_eq!(of(&[("n1", "down")]).as_deref(), Some("n1"));
+        assert_eq!(of(&[("n1", "down*"), ("n2", "down*")]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

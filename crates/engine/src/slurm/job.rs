@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use muster_model::reason::TimeLimitSource;
 use muster_model::{AttemptId, Timestamp};
 
 use super::batch::read_comment;
-use crate::{Status, Verdict, Wait};
+use crate::{Status, TimeLimit, Verdict, Wait};
 
 /// Between fields.
 pub(super) const SEPARATOR: char = '\u{1f}';
@@ -120,7 +121,7 @@ pub(super) fn is_id(text: &str) -> bool {
 }
 
 /// `[DAYS-]HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS`, or a word where there is none.
-fn limit(text: &str) -> Option<Duration> {
+pub(super) fn limit(text: &str) -> Option<Duration> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let mut seconds = 0;
     for part in clock.split(':') {
@@ -173,10 +174,10 @@ impl Job {
             "PENDING" => return Status::Waiting(wait(&self.reason, &self.id, self.starts_at)),
             // It was told, and did not wait to be ended.
             "COMPLETED" | "CANCELLED" if self.is_preempted => Verdict::Preempted,
-            "COMPLETED" if self.is_nearly_late() => Verdict::TimeLimit,
+            "COMPLETED" if self.is_nearly_late() => self.time_limit(),
             "COMPLETED" => Verdict::Completed,
             "CANCELLED" => Verdict::Cancelled { by: (!by.is_empty()).then(|| by.to_owned()) },
-            "TIMEOUT" | "DEADLINE" => Verdict::TimeLimit,
+            "TIMEOUT" | "DEADLINE" => self.time_limit(),
             "PREEMPTED" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" => Verdict::Preempted,
             "NODE_FAIL" | "BOOT_FAIL" => Verdict::NodeFailed { node: None },
             "OUT_OF_MEMORY" => Verdict::OutOfMemory,
@@ -186,6 +187,11 @@ impl Job {
             // afterwards how it ended. A state that is not known yet is no reason to give anything up.
             _ => return Status::Running,
         })
+    }
+
+    fn time_limit(&self) -> Verdict {
+        let limit = self.limit.map(|span| TimeLimit { span, set_by: TimeLimitSource::Cluster });
+        Verdict::TimeLimit { limit }
     }
 
     /// Whether it ended when its time was nearly up.
@@ -312,7 +318,7 @@ const REASONS: &[Known] = &[
         words: &["JobHeld", "JobHold", "launch failed requeued held", "user env retrieval failed"],
         code: "held",
         summary: "somebody holds it in Slurm",
-        help: Some("`scontrol release ID` lets it go on"),
+        help: Some("`muster release JOB` or `scontrol release ID` lets it go on"),
     },
     Known {
         words: &["BeginTime"],
@@ -340,6 +346,12 @@ mod tests {
         read_squeue(&SAID.replace('|', &SEPARATOR.to_string()))
     }
 
+    /// The end of a job that Slurm has let run so many minutes.
+    fn time_limit(minutes: u64) -> Verdict {
+        let span = Duration::from_secs(60 * minutes);
+        Verdict::TimeLimit { limit: Some(TimeLimit { span, set_by: TimeLimitSource::Cluster }) }
+    }
+
     fn status(comment: &str) -> Status {
         let jobs = said();
         let job = jobs.iter().find(|job| job.comment == comment);
@@ -362,10 +374,10 @@ mod tests {
         assert_eq!(status("completing"), Status::Running, "it still has processes");
         assert_eq!(status("cancel"), ended(Verdict::Cancelled { by: None }));
         assert_eq!(status("completed"), ended(Verdict::Completed));
-        assert_eq!(status("tlimit"), ended(Verdict::TimeLimit));
+        assert_eq!(status("tlimit"), ended(time_limit(1)));
         assert_eq!(
             status("politely"),
-            ended(Verdict::TimeLimit),
+            ended(time_limit(1)),
             "it ended when it was told that its time is nearly up"
         );
         assert_eq!(status("lowpolite"), ended(Verdict::Preempted), "it ended when it was told to make way");
@@ -388,7 +400,7 @@ mod tests {
         assert_eq!(of("REVOKED"), Status::Ended(Verdict::Cancelled { by: None }));
         assert_eq!(of("OUT_OF_MEMORY"), Status::Ended(Verdict::OutOfMemory));
         for state in ["TIMEOUT", "DEADLINE"] {
-            assert_eq!(of(state), Status::Ended(Verdict::TimeLimit), "{state}");
+            assert_eq!(of(state), Status::Ended(time_limit(365 * 24 * 60)), "{state}");
         }
         for state in ["NODE_FAIL", "BOOT_FAIL"] {
             assert_eq!(of(state), Status::Ended(Verdict::NodeFailed { node: None }), "{state}");
@@ -442,7 +454,8 @@ mod tests {
             assert_eq!(wait.code, code, "{reason}");
             assert!(reason == "None" || wait.summary.contains(reason), "{}", wait.summary);
         }
-        assert_eq!(wait("JobHeldUser", "17", None).help.unwrap(), "`scontrol release 17` lets it go on");
+        let help = wait("JobHeldUser", "17", None).help.unwrap();
+        assert_eq!(help, "`muster release JOB` or `scontrol release 17` lets it go on");
     }
 
     #[test]
@@ -475,12 +488,15 @@ mod tests {
                     12|RUNNING|n4|2026-11-16T03:34:48|Unknown|UNLIMITED\nnothing\n";
         let jobs = read_sacct(&said.replace('|', &SEPARATOR.to_string()));
         assert_eq!(jobs.len(), 6);
-        let verdicts = [Verdict::TimeLimit, Verdict::Preempted, Verdict::OutOfMemory];
+        let verdicts = [time_limit(60), Verdict::Preempted, Verdict::OutOfMemory];
         for (job, verdict) in jobs[2..].iter().zip(verdicts) {
             assert_eq!(job.status(), Status::Ended(verdict), "{}", job.id);
         }
         assert_eq!(jobs[5].status(), Status::Running);
         assert_eq!(jobs[0].status(), Status::Ended(Verdict::Cancelled { by: Some("1000".into()) }));
-        assert_eq!((jobs[1].nodes.as_str(), jobs[1].status()), ("", Status::Ended(Verdict::TimeLimit)));
+        assert_eq!(
+            (jobs[1].nodes.as_str(), jobs[1].status()),
+            ("", Status::Ended(Verdict::TimeLimit { limit: None }))
+        );
     }
 }

@@ -8,6 +8,7 @@ use muster_model::AttemptId;
 
 use super::Slurm;
 use super::gate::wire::{Answer, Ask, Found};
+use super::inventory;
 use super::job::{self, Job};
 use super::way::{Gate, unexpected};
 use crate::{Error, Observed, Status, Verdict, Wait};
@@ -80,6 +81,29 @@ impl Slurm {
             }
             if let Some(number) = by.as_ref().filter(|by| by.bytes().all(|byte| byte.is_ascii_digit())) {
                 *by = Some(account(gate, number).await.unwrap_or_else(|| number.clone()));
+            }
+        }
+    }
+
+    /// Says which node failed. Slurm's record of the job does not, but Slurm takes the node out of service.
+    pub(super) async fn name_failed_nodes(&self, gate: &Gate, known: &mut BTreeMap<AttemptId, Observed>) {
+        for (attempt, observed) in known {
+            let Status::Ended(Verdict::NodeFailed { node }) = &mut observed.status else { continue };
+            if node.is_some() || observed.hosts.is_empty() {
+                continue;
+            }
+            let named = self.memory().failed_nodes.get(attempt).cloned();
+            if named.is_some() {
+                *node = named;
+                continue;
+            }
+            match gate.run(inventory::sinfo_of(&observed.hosts)).await {
+                Ok(output) => *node = inventory::failed(&output),
+                Err(error) => tracing::debug!(%attempt, %error, "which node failed is not known"),
+            }
+            // It may be back in service the next time.
+            if let Some(node) = node {
+                self.memory().failed_nodes.insert(attempt.clone(), node.clone());
             }
         }
     }

@@ -4,10 +4,7 @@
 
 use muster_model::spec::Command;
 
-use crate::detect::Launcher;
-
-/// Shells and the like: what they run is not known from their words, so they are started once in a task.
-const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "make"];
+use crate::detect::{Launcher, program_at};
 
 /// A command line of Python's, in its parts.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,14 +77,6 @@ pub(super) fn interpreted(argv: &[String]) -> Vec<String> {
     bare.then(|| PYTHON.to_owned()).into_iter().chain(argv.iter().cloned()).collect()
 }
 
-/// Whether a command is one program, of which several may be started side by side: neither a launcher, which starts
-/// several itself, nor a script for a shell, in which one may be hidden.
-pub(super) fn is_single(command: &Command, launcher: Option<Launcher>) -> bool {
-    let Command::Argv(argv) = command else { return false };
-    let program = argv.first().map(|word| name(word)).unwrap_or_default();
-    launcher.is_none() && !SHELLS.contains(&program) && !program.ends_with(".sh")
-}
-
 /// The words as they were typed, also those in a line for a shell: good enough to see which flags are there.
 pub(super) fn typed(command: &Command) -> Vec<String> {
     let argv = match command {
@@ -112,17 +101,45 @@ impl<'a> Launch<'a> {
     /// Finds the launcher among the words.
     pub fn of(argv: &'a [String], launcher: Launcher) -> Self {
         let begin = begin(argv, launcher).unwrap_or(argv.len());
-        let program = |word: &String| word.ends_with(".py") || is_python(word) || word == "--";
-        let end = argv[begin..].iter().position(program).map_or(argv.len(), |end| begin + end);
-        Self { argv, begin, end, more: Vec::new() }
+        let mut launch = Self { argv, begin, end: begin, more: Vec::new() };
+        launch.end = launch.program_from(begin);
+        launch
+    }
+
+    /// The words behind a launcher, of which all before its program are its own.
+    pub fn of_arguments(arguments: &'a [String]) -> Self {
+        let mut launch = Self { argv: arguments, begin: 0, end: 0, more: Vec::new() };
+        launch.end = launch.program_from(0);
+        launch
+    }
+
+    /// Where the program begins, from a word on: at what can only be one, or what can be no flag's value.
+    fn program_from(&self, begin: usize) -> usize {
+        let words = &self.argv[begin..];
+        let is_program = |(at, word): (usize, &String)| {
+            let before = at.checked_sub(1).map(|before| words[before].as_str());
+            let may_be_value = before.is_some_and(|word| word.starts_with('-') && !word.contains('='));
+            word.ends_with(".py")
+                || is_python(word)
+                || matches!(word.as_str(), "--" | "-m" | "--module")
+                || !word.starts_with('-') && !may_be_value
+        };
+        words.iter().enumerate().position(is_program).map_or(self.argv.len(), |end| begin + end)
+    }
+
+    /// The value of the first of these flags that the user gave: `4` of `--nnodes=4` and of `--nnodes 4`.
+    pub fn value(&self, flags: &[&str]) -> Option<&'a str> {
+        let words = &self.argv[self.begin..self.end];
+        let at = words.iter().position(|word| is_flag(word, flags))?;
+        match words[at].split_once('=') {
+            Some((_, value)) => Some(value),
+            None => words.get(at + 1).map(String::as_str),
+        }
     }
 
     /// Whether the user gave one of these flags, in whatever spelling: `--num-nodes=2`, `--num_nodes 2`.
     pub fn gives(&self, flags: &[&str]) -> bool {
-        self.argv[self.begin..self.end].iter().any(|word| {
-            let plain = word.split('=').next().unwrap_or(word).trim_start_matches('-').replace('-', "_");
-            word.starts_with('-') && flags.contains(&plain.as_str())
-        })
+        self.argv[self.begin..self.end].iter().any(|word| is_flag(word, flags))
     }
 
     /// Adds a flag unless the user gave it, under this name or one of the others.
@@ -155,10 +172,21 @@ impl<'a> Launch<'a> {
     }
 }
 
+/// Whether a word is one of these flags, in whatever spelling: `--num-nodes=2`, `--num_nodes`.
+fn is_flag(word: &str, flags: &[&str]) -> bool {
+    let plain = word.split('=').next().unwrap_or(word).trim_start_matches('-').replace('-', "_");
+    word.starts_with('-') && flags.contains(&plain.as_str())
+}
+
 fn begin(argv: &[String], launcher: Launcher) -> Option<usize> {
     let (programs, modules): (&[&str], &[&str]) = match launcher {
         Launcher::Torchrun => (&["torchrun"], &["torch.distributed.run", "torch.distributed.launch"]),
-        Launcher::Accelerate => (&["accelerate"], &["accelerate.commands.launch", "accelerate"]),
+        Launcher::Accelerate => {
+            (&["accelerate", "accelerate-launch"], &["accelerate.commands.launch", "accelerate"])
+        }
+        Launcher::Fabric => (&["fabric"], &[]),
+        Launcher::Tune => (&["tune"], &[]),
+        Launcher::Composer => (&["composer"], &["composer.cli.launcher"]),
         Launcher::Deepspeed => (&["deepspeed", "deepspeed.py"], &["deepspeed", "deepspeed.launcher.runner"]),
         Launcher::Horovodrun => (&["horovodrun"], &["horovod.runner.launch", "horovod.runner"]),
         Launcher::Mpirun => (&["mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"], &[]),
@@ -168,10 +196,14 @@ fn begin(argv: &[String], launcher: Launcher) -> Option<usize> {
             &["paddle.distributed.launch", "paddle.distributed.fleet.launch", "paddle.distributed.run"],
         ),
     };
-    let at = argv.iter().enumerate().position(|(at, word)| {
+    // What stands before the program may have its name: `conda run -n deepspeed deepspeed`.
+    let from = program_at(argv).unwrap_or_default();
+    let is_launcher = |(at, word): (usize, &String)| {
         programs.contains(&name(word)) || (at > 0 && argv[at - 1] == "-m" && modules.contains(&word.as_str()))
-    })?;
-    let verb = launcher == Launcher::Accelerate && argv.get(at + 1).is_some_and(|word| word == "launch");
+    };
+    let at = from + argv.iter().enumerate().skip(from).position(is_launcher)?;
+    let verb = matches!(name(&argv[at]), "accelerate" | "fabric" | "tune");
+    let verb = verb && argv.get(at + 1).is_some_and(|word| word == "launch" || word == "run");
     Some(at + 1 + usize::from(verb))
 }
 
@@ -235,6 +267,14 @@ mod tests {
             "deepspeed --master_port 5 --num-nodes=2 train.py --master_port 1"
         );
         assert_eq!(launch.program().join(" "), "train.py --master_port 1");
+        let argv = words("conda run -n deepspeed deepspeed train.py");
+        let mut launch = Launch::of(&argv, Launcher::Deepspeed);
+        launch.add("--num_nodes", &[], 3);
+        assert_eq!(launch.words().join(" "), "conda run -n deepspeed deepspeed --num_nodes 3 train.py");
+        let argv = words("accelerate-launch train.py");
+        let mut launch = Launch::of(&argv, Launcher::Accelerate);
+        launch.add("--machine_rank", &[], 1);
+        assert_eq!(launch.words().join(" "), "accelerate-launch --machine_rank 1 train.py");
         let argv = words("/opt/bin/accelerate launch --num_machines 2 -m pkg");
         let mut launch = Launch::of(&argv, Launcher::Accelerate);
         launch.add("--machine_rank", &[], 1);

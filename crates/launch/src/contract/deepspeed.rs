@@ -4,15 +4,16 @@
 //! slots=N`; without one it knows this host alone. The slots are numbers of devices, which it makes the visible ones of
 //! the processes whatever the task's are, so where a task has other devices than the first it is told which with
 //! `--include`. What it starts reads MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK and
-//! CROSS_SIZE; `init_distributed` in a program that muster starts reads the same.
+//! CROSS_SIZE; `init_distributed` in a program that muster starts reads the same. The launcher puts `--local_rank=N` in
+//! front of a program's arguments, and so does muster for a program that takes it.
 
 use muster_model::launch::Work;
 
-use super::command::{Launch, is_single};
+use super::command::Launch;
 use super::hostfile::{self, JOB};
 use super::process::{self, Place, variables};
 use crate::detect::Launcher;
-use crate::{Gang, Part, Plan};
+use crate::{Gang, Part, Plan, shim};
 
 /// With the numbers of all devices up to the last that a task has.
 const NUMBERED: &str = "/job/hostfile-devices";
@@ -31,9 +32,12 @@ pub(super) fn words(plan: &Plan, argv: Vec<String>, place: &Place) -> Vec<String
 }
 
 pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
+    if plan.launcher != Some(Launcher::Deepspeed) {
+        // It gives a program its `--local_rank` where DeepSpeed's launcher does not.
+        shim::sitecustomize(part);
+    }
     part.file(JOB, hostfile::slots(gang, plan));
-    let single = is_single(&gang.spec.command, plan.launcher);
-    part.peers = plan.launcher == Some(Launcher::Deepspeed) || !single;
+    part.peers = plan.launcher == Some(Launcher::Deepspeed) || !plan.single;
     if let (Some(Launcher::Deepspeed), Work::Run(processes)) = (plan.launcher, &mut part.work)
         && let Some(process) = processes.first_mut()
         && let Some(devices) = odd_devices(gang)
@@ -42,7 +46,7 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
         process.argv = words;
         part.file(NUMBERED, numbered(gang, &devices));
     }
-    if !single {
+    if !plan.single {
         return;
     }
     let nodes = gang.members.len();

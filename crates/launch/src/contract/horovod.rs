@@ -6,18 +6,16 @@
 //! variables without a server behind them. On one node it starts everything here, and needs neither hosts nor ssh.
 //! HOROVOD_START_TIMEOUT is 30 s by default, too short for hosts that are still getting their code into memory.
 
-use muster_model::spec::Command;
-
-use super::command::{Launch, is_single};
+use super::command::Launch;
 use super::hostfile::{self, JOB};
 use super::process::Place;
 use crate::detect::Launcher;
 use crate::{Gang, Part, Plan};
 
-pub(super) fn words(plan: &Plan, command: &Command, argv: Vec<String>, place: &Place) -> Vec<String> {
+pub(super) fn words(plan: &Plan, argv: Vec<String>, place: &Place) -> Vec<String> {
     let argv = match plan.launcher {
         Some(Launcher::Horovodrun) => argv,
-        None if is_single(command, None) => std::iter::once("horovodrun".to_owned()).chain(argv).collect(),
+        None if plan.single && !plan.each => std::iter::once("horovodrun".to_owned()).chain(argv).collect(),
         _ => return argv,
     };
     let mut launch = Launch::of(&argv, Launcher::Horovodrun);

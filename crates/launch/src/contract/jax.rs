@@ -18,7 +18,7 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     part.fact("JAX_COORDINATOR_ADDRESS", host_port(first.ip(), port));
     part.fact("COORDINATOR_ADDRESS", first.ip());
     part.fact("COORDINATOR_PORT", port);
-    let locals = process::started_always(gang, plan);
+    let locals = plan.copies();
     let devices = gang.members[rank as usize].devices.len() as u32;
     process::spread(gang, locals, rank, part, |slot| {
         let mut env = variables([

@@ -19,7 +19,7 @@ use muster_model::launch::{Process, Work};
 use muster_model::node::Vendor;
 use muster_model::spec::Command;
 
-use super::command::{Launch, interpreted, is_single};
+use super::command::{Launch, interpreted};
 use super::process::{self, Place, Slot, variables};
 use crate::detect::Launcher;
 use crate::rank_table::Form;
@@ -72,7 +72,7 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
 }
 
 fn by_table(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
-    let locals = process::started(gang, plan);
+    let locals = plan.copies();
     if locals != plan.processes {
         // A script that starts a process for each device numbers them itself.
         return;
@@ -111,7 +111,7 @@ fn device(rank: u32, slot: Slot, number: u32) -> BTreeMap<String, String> {
 
 fn by_scheduler(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
     cluster(gang, task, plan.world(), part);
-    if !is_single(&gang.spec.command, plan.launcher) {
+    if !plan.single {
         // A script may start msrun, or scheduler and workers itself: it says who is which.
         return;
     }

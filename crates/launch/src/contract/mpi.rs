@@ -10,9 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_model::spec::Command;
-
-use super::command::{Launch, is_single};
+use super::command::Launch;
 use super::hostfile;
 use crate::detect::Launcher;
 use crate::{Gang, Part, Plan};
@@ -24,10 +22,10 @@ const DISCOVER: &str = "/etc/mpi/discover_hosts.sh";
 /// Flags of one or the other MPI that say how many processes there are.
 const COUNTS: [&str; 9] = ["n", "c", "N", "npernode", "pernode", "ppn", "perhost", "map_by", "npersocket"];
 
-pub(super) fn words(plan: &Plan, command: &Command, argv: Vec<String>) -> Vec<String> {
+pub(super) fn words(plan: &Plan, argv: Vec<String>) -> Vec<String> {
     let argv = match plan.launcher {
         Some(Launcher::Mpirun) => argv,
-        None if is_single(command, None) => std::iter::once("mpirun".to_owned()).chain(argv).collect(),
+        None if plan.single && !plan.each => std::iter::once("mpirun".to_owned()).chain(argv).collect(),
         _ => return argv,
     };
     let mut launch = Launch::of(&argv, Launcher::Mpirun);

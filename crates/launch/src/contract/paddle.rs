@@ -15,7 +15,7 @@
 
 use muster_model::node::Vendor;
 
-use super::command::{Launch, is_single, typed};
+use super::command::{Launch, typed};
 use super::process::{self, Slot, host_port, variables};
 use crate::detect::Launcher;
 use crate::{Gang, Member, Part, Plan, Port, shim};
@@ -31,7 +31,7 @@ pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     if member.devices.is_empty() {
         part.fact("PADDLE_DISTRI_BACKEND", "gloo");
     }
-    if is_single(&gang.spec.command, plan.launcher) {
+    if plan.single {
         let endpoints = process::endpoints(gang, plan.processes);
         process::spread(gang, plan.processes, rank, part, |slot| worker(&endpoints, member, slot));
     } else {

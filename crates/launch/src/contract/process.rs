@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use muster_model::launch::{Process, Work};
 
-use super::command;
-use crate::{Gang, Part, Plan, Port};
+use crate::base::process_variables;
+use crate::{Gang, Part, Port};
+
+pub(super) use crate::base::Slot;
 
 /// What of a gang goes into a command's words. Before there is a gang, the variables that will say it stand for it.
 #[derive(Debug, Clone)]
@@ -44,30 +46,6 @@ impl Place {
     }
 }
 
-/// One of the processes that muster starts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
-    /// Its number in its task.
-    pub local: u32,
-    /// How many its task has.
-    pub locals: u32,
-    /// Its number in the gang.
-    pub rank: u32,
-    /// How many the gang has.
-    pub world: u32,
-}
-
-/// How many processes of the command muster starts in each task.
-pub(super) fn started(gang: &Gang, plan: &Plan) -> u32 {
-    if command::is_single(&gang.spec.command, plan.launcher) { plan.processes } else { 1 }
-}
-
-/// As [`started`], for a framework that has no launcher: a script of which the user wants several is started as often.
-pub(super) fn started_always(gang: &Gang, plan: &Plan) -> u32 {
-    let asked = gang.spec.processes.filter(|_| plan.launcher.is_none());
-    asked.unwrap_or_else(|| started(gang, plan))
-}
-
 /// Every process of the gang, by rank: the task it belongs to, and its number there.
 pub(super) fn slots(gang: &Gang, locals: u32) -> impl Iterator<Item = (u32, u32)> {
     (0..gang.members.len() as u32).flat_map(move |task| (0..locals).map(move |local| (task, local)))
@@ -98,8 +76,7 @@ pub(super) fn spread(
 ) {
     let Work::Run(processes) = &part.work else { return };
     let Some(model) = processes.first().cloned() else { return };
-    let world = gang.members.len() as u32 * locals;
-    let slot = |local| Slot { local, locals, rank: task * locals + local, world };
+    let slot = |local| Slot::new(task, gang.members.len() as u32, local, locals);
     if locals == 1 {
         part.env.extend(each(slot(0)));
         return;
@@ -107,14 +84,7 @@ pub(super) fn spread(
     let process = |local| {
         let slot = slot(local);
         let mut env = each(slot);
-        for (name, value) in [
-            ("RANK", slot.rank),
-            ("WORLD_SIZE", slot.world),
-            ("LOCAL_RANK", slot.local),
-            ("LOCAL_WORLD_SIZE", slot.locals),
-        ] {
-            env.insert(name.into(), value.to_string());
-        }
+        env.extend(process_variables(slot));
         Process { env, ..model.clone() }
     };
     part.work = Work::Run((0..locals).map(process).collect());

@@ -13,7 +13,7 @@ use super::process::{self, variables};
 use crate::{Gang, Part, Plan};
 
 pub(super) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
-    let locals = process::started_always(gang, plan);
+    let locals = plan.copies();
     let workers = process::endpoints(gang, locals);
     let member = &gang.members[rank as usize];
     process::spread(gang, locals, rank, part, |slot| {

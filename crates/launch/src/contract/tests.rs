@@ -136,6 +136,16 @@ fn several_processes_of_a_python_program_are_torchruns() {
             "python -m torch.distributed.run --no-python python -O train.py",
         ),
         (json!(["python", "-c", "pass"]), "python -m torch.distributed.run --no-python python -c pass"),
+        (
+            json!(["env", "A=1", "nice", "-n", "5", "python", "train.py"]),
+            "env A=1 nice -n 5 python -m torch.distributed.run train.py",
+        ),
+        (
+            json!(["conda", "run", "-n", "x", "python", "-u", "train.py"]),
+            "conda run -n x python -u -m torch.distributed.run train.py",
+        ),
+        (json!(["uv", "run", "train.py"]), "uv run train.py"),
+        (json!(["sudo", "python", "train.py"]), "sudo python train.py"),
         (json!(["bash", "run.sh"]), "bash run.sh"),
         (json!("python train.py"), "/bin/sh -c python train.py"),
     ] {
@@ -144,6 +154,61 @@ fn several_processes_of_a_python_program_are_torchruns() {
     }
     let one = json!({"framework": "pytorch", "command": ["src/train.py"], "nodes": 2});
     assert_eq!(words(one, None), "python src/train.py");
+}
+
+/// How many processes a task has, and whether the last knows that it is the last of the gang.
+fn counted(fields: Value) -> (u32, usize, bool) {
+    let spec = spec(fields);
+    let started = Plan::of(&spec).started();
+    let all = crate::parts(&gang(&spec));
+    let part = all.last().unwrap();
+    let Work::Run(processes) = &part.work else { panic!("the last task runs nothing") };
+    let last = processes[processes.len() - 1].env.get("RANK").or(part.env.get("RANK"));
+    let count = processes.len();
+    (started, count, last == Some(&(all.len() * count - 1).to_string()))
+}
+
+#[test]
+fn a_program_behind_a_shell_is_started_for_each_process() {
+    let commands = [
+        json!("python train.py"),
+        json!(["bash", "-c", "cd src && exec python train.py"]),
+        json!(["uv", "run", "train.py"]),
+        json!(["./train"]),
+    ];
+    for framework in ["pytorch", "deepspeed", "jax", "tensorflow", "paddle"] {
+        for command in &commands {
+            let fields = json!({"framework": framework, "nodes": 2, "processes": 2, "command": command});
+            assert_eq!(counted(fields), (2, 2, true), "{framework}: {command}");
+        }
+    }
+    let fields = json!({"framework": "mpi", "nodes": 2, "processes": 2, "command": "./train --lr 1"});
+    assert_eq!(words(fields, None), "mpirun -np 4 /bin/sh -c ./train --lr 1");
+}
+
+#[test]
+fn a_command_that_may_start_anything_is_started_once_and_counted_so() {
+    for command in [json!(["make", "train"]), json!(["bash", "run.sh"]), json!("pip install x; python t.py")]
+    {
+        for framework in ["pytorch", "deepspeed", "paddle", "plain"] {
+            let fields = json!({"framework": framework, "nodes": 2, "processes": 2, "command": command});
+            assert_eq!(counted(fields), (1, 1, true), "{framework}: {command}");
+        }
+    }
+}
+
+#[test]
+fn a_command_of_every_process_is_started_as_it_stands() {
+    for framework in Framework::WORDS.iter().map(|(word, _)| word) {
+        for command in ["bash run.sh", "python train.py", "torchrun train.py"] {
+            let argv: Vec<&str> = command.split(' ').collect();
+            let fields = json!({
+                "framework": framework, "nodes": 2, "processes": 2, "command": argv, "command_on": "processes",
+            });
+            assert_eq!(counted(fields.clone()), (2, 2, true), "{framework}: {command}");
+            assert_eq!(words(fields, None), command, "{framework}");
+        }
+    }
 }
 
 #[test]
@@ -179,6 +244,71 @@ fn what_the_user_gave_a_launcher_stays() {
         parts(&gang(&torchrun), Some(Launcher::Torchrun))[1].env["PET_RDZV_ENDPOINT"],
         "10.0.0.1:10000"
     );
+}
+
+#[test]
+fn launchers_that_call_torchrun_are_told_of_the_gang() {
+    for (command, launcher, runs) in [
+        (
+            "fabric run --strategy ddp t.py --devices 9",
+            Launcher::Fabric,
+            "fabric run --devices 2 --num-nodes 2 --node-rank 0 --main-address 10.0.0.1 --main-port 10000 --strategy ddp \
+             t.py --devices 9",
+        ),
+        (
+            "tune run lora_finetune_distributed --config x",
+            Launcher::Tune,
+            "tune run --nproc_per_node 2 lora_finetune_distributed --config x",
+        ),
+        (
+            "tune run lora_finetune_single_device --config x",
+            Launcher::Tune,
+            "tune run lora_finetune_single_device --config x",
+        ),
+        (
+            "composer t.py --lr 1",
+            Launcher::Composer,
+            "composer --nproc 2 --world_size 4 --node_rank 0 --master_addr 10.0.0.1 --master_port 10000 t.py --lr 1",
+        ),
+        (
+            "composer -n 1 t.py",
+            Launcher::Composer,
+            "composer --world_size 2 --node_rank 0 --master_addr 10.0.0.1 --master_port 10000 -n 1 t.py",
+        ),
+        ("axolotl train x.yml", Launcher::Accelerate, "axolotl train x.yml"),
+        ("llamafactory-cli train x.yml", Launcher::Torchrun, "llamafactory-cli train x.yml"),
+    ] {
+        let argv: Vec<&str> = command.split(' ').collect();
+        let fields = json!({"nodes": 2, "resources": {"gpus": 2}, "command": argv});
+        assert_eq!(words(fields.clone(), Some(launcher)), runs);
+        let spec = spec(fields);
+        let part = &parts(&gang(&spec), Some(launcher))[1];
+        let defaults =
+            ["NPROC_PER_NODE", "FORCE_TORCHRUN", "NNODES"].map(|name| part.defaults[name].as_str());
+        assert_eq!((defaults, part.env["NODE_RANK"].as_str()), (["2", "1", "2"], "1"));
+        assert_eq!(
+            part.env.contains_key("MUSTER_ACCELERATE_FLAGS"),
+            command.starts_with("axolotl"),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn tasks_that_reach_each_other_have_the_hostfile_that_launchers_look_for() {
+    for fields in [
+        json!({"nodes": 2, "peers": true}),
+        json!({"nodes": 2, "command": "mpirun a"}),
+        json!({"nodes": 2, "command_on": "first", "framework": "pytorch"}),
+    ] {
+        let spec = spec(fields);
+        for part in crate::parts(&gang(&spec)) {
+            let file = part.files.iter().find(|file| file.path == "/job/hostfile").expect("a list of hosts");
+            assert_eq!(file.content, "worker-0 slots=1\nworker-1 slots=1\n");
+        }
+    }
+    let alone = spec(json!({"nodes": 2}));
+    assert!(crate::parts(&gang(&alone)).iter().all(|part| !part.has("/job/hostfile")));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use muster_model::{Face, Framework};
 use super::python::{self, Weight};
 use super::step::Step;
 use super::word::HOLE;
-use super::{Code, Detection, Found, Launcher, add_steps, platform, steps, word};
+use super::{Code, Detection, Found, Launcher, LauncherCall, add_steps, platform, steps, word};
 
 /// Scripts that run scripts: a wrapper or two are usual.
 const MAX_DEPTH: usize = 4;
@@ -33,6 +33,8 @@ pub(super) struct Follow<'a> {
     asked: HashSet<String>,
     bytes: usize,
     launcher: Option<Found<Launcher>>,
+    call: Option<Found<LauncherCall>>,
+    spawns: Option<String>,
     reasons: Vec<(Strength, Found<Framework>)>,
     faces: Vec<Found<Face>>,
     peers: Option<String>,
@@ -52,6 +54,8 @@ impl<'a> Follow<'a> {
             asked: HashSet::new(),
             bytes: 0,
             launcher: None,
+            call: None,
+            spawns: None,
             reasons: Vec::new(),
             faces: Vec::new(),
             peers: None,
@@ -74,7 +78,14 @@ impl<'a> Follow<'a> {
             Some(found) => vec![Found { what: found.what.framework(), why: found.why }],
             None => strongest(self.reasons),
         };
-        Detection { frameworks, faces: self.faces, launcher, peers: self.peers }
+        Detection {
+            frameworks,
+            faces: self.faces,
+            launcher,
+            call: self.call,
+            peers: self.peers,
+            spawns: self.spawns,
+        }
     }
 
     fn steps(&mut self, steps: Vec<Step>, mut place: Place) {
@@ -84,6 +95,8 @@ impl<'a> Follow<'a> {
                     if self.launcher.is_none() {
                         let why = format!("{} starts {name}", place.name);
                         self.launcher = Some(Found { what: launcher, why });
+                        let call = LauncherCall { launcher, name, arguments: rest.clone() };
+                        self.call = Some(Found { what: call, why: place.name.clone() });
                     }
                     // What the launcher runs says no more about the framework, but about platforms.
                     if let Some(file) =
@@ -118,7 +131,7 @@ impl<'a> Follow<'a> {
         let has_shebang = first.starts_with("#!");
         if path.ends_with(".py") || has_shebang && first.contains("python") {
             self.python(&text, &path.clone(), Some(&path));
-        } else if path.ends_with(".sh") || path.ends_with(".bash") || has_shebang && first.contains("sh") {
+        } else if is_for_shell(&path, &text) {
             let mut steps = Vec::new();
             for words in word::commands(&text) {
                 add_steps(&words, 0, &mut steps);
@@ -146,6 +159,9 @@ impl<'a> Follow<'a> {
     fn python(&mut self, text: &str, name: &str, path: Option<&str>) {
         let seen = python::look(text);
         self.says(seen.says, name, true);
+        if let Some(function) = seen.spawns {
+            self.spawns.get_or_insert_with(|| format!("{name} calls {function}"));
+        }
         let path = path.unwrap_or_default();
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for module in &seen.imports {
@@ -184,6 +200,12 @@ impl<'a> Follow<'a> {
     }
 }
 
+/// Whether a shell runs a file: by what it is called, or by its first line.
+pub(super) fn is_for_shell(path: &str, text: &str) -> bool {
+    let first = text.lines().next().unwrap_or_default();
+    path.ends_with(".sh") || path.ends_with(".bash") || first.starts_with("#!") && first.contains("sh")
+}
+
 /// The frameworks that the best reasons are for, each with the first of its reasons.
 fn strongest(reasons: Vec<(Strength, Found<Framework>)>) -> Vec<Found<Framework>> {
     let Some(best) = reasons.iter().map(|(strength, _)| strength).max().cloned() else { return Vec::new() };
@@ -197,7 +219,7 @@ fn strongest(reasons: Vec<(Strength, Found<Framework>)>) -> Vec<Found<Framework>
 }
 
 /// Where a file may be in the code directory that a command calls so.
-fn candidates(name: &str, folder: &str) -> Vec<String> {
+pub(super) fn candidates(name: &str, folder: &str) -> Vec<String> {
     // `$(dirname "$0")/train.py`: what is before it is most likely the folder itself.
     if let Some((_, rest)) = name.rsplit_once(HOLE) {
         let rest = rest.trim_start_matches('/');
@@ -233,7 +255,7 @@ fn module_files(module: &str, folder: &str) -> Vec<String> {
 }
 
 /// A path from a folder, without `.` and `..`. An absolute one stays absolute: whoever reads it knows where the code is.
-fn joined(folder: &str, path: &str) -> String {
+pub(super) fn joined(folder: &str, path: &str) -> String {
     let whole = if path.starts_with('/') { path.to_owned() } else { format!("{folder}/{path}") };
     let mut parts: Vec<&str> = Vec::new();
     for part in whole.split('/') {

@@ -13,7 +13,9 @@ const PREFIXES: [(&str, Face); 6] = [
 ];
 
 /// The same by their whole names, where others begin like them.
-const NAMES: [(&str, Face); 18] = [
+const NAMES: [(&str, Face); 19] = [
+    // The rank table of MindSpore before 1.0, for which scripts of Apulis were written; nothing has read it since.
+    ("MINDSPORE_HCCL_CONFIG_PATH", Face::Dlws),
     ("CUSTOM_PORTS", Face::Dlc),
     ("BATCH_JOB_ID", Face::Modelarts),
     ("MA_HOME", Face::Modelarts),
@@ -109,6 +111,7 @@ mod tests {
         for (text, expected) in [
             ("horovodrun -p $DLWS_SD_worker0_SSH_PORT x", Some((Face::Dlws, "DLWS_SD_worker0_SSH_PORT"))),
             ("-hostfile /home/$U/ib_config", Some((Face::Dlws, "ib_config"))),
+            ("export MINDSPORE_HCCL_CONFIG_PATH=$PATH1", Some((Face::Dlws, "MINDSPORE_HCCL_CONFIG_PATH"))),
             ("os.environ['DLS_TASK_NUMBER']", Some((Face::Modelarts, "DLS_TASK_NUMBER"))),
             ("env_key=BATCH_CUSTOM${i}_HOSTS", Some((Face::Modelarts, "BATCH_CUSTOM"))),
             ("a=${VC_WORKER_HOSTS%%,*}", Some((Face::Modelarts, "VC_WORKER_HOSTS"))),

@@ -69,6 +69,12 @@ const USES: &[(&str, Framework)] = &[
     ("fleet.init", Paddle),
 ];
 
+/// Modules that start Horovod's processes themselves, in a cluster of Spark's or Ray's: horovodrun is not wanted.
+const HOROVOD_DRIVERS: &[&str] = &["horovod.spark", "horovod.ray"];
+
+/// Functions that start a process for each device.
+const SPAWN: &[&str] = &["mp.spawn", "multiprocessing.spawn", "xmp.spawn"];
+
 /// Something that a file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Says {
@@ -86,6 +92,8 @@ pub(super) struct Seen {
     pub says: Vec<Says>,
     /// Those that may be files beside it, as they are written (`.utils`), in the order of the file.
     pub imports: Vec<String>,
+    /// The function by which it starts its processes itself.
+    pub spawns: Option<&'static str>,
 }
 
 /// Reads a file's text.
@@ -115,6 +123,13 @@ pub(super) fn look(text: &str) -> Seen {
             seen.says.push(says);
         }
     }
+    let calls = |word: &&&str| lines.iter().any(|line| has_word(line, word) && !line.contains("import"));
+    if seen.spawns.is_some() {
+        // The functions that the driver sends to its workers import Horovod.
+        seen.says.retain(|says| says.framework != Horovod);
+    } else {
+        seen.spawns = SPAWN.iter().find(calls).copied();
+    }
     seen
 }
 
@@ -123,6 +138,11 @@ impl Seen {
         let dot = if module.ends_with('.') { "" } else { "." };
         let mut full = vec![module.to_owned()];
         full.extend(names.iter().map(|name| format!("{module}{dot}{name}")));
+        let drives = |driver: &&&str| full.iter().any(|name| begins_with(name, driver));
+        if let Some(driver) = HOROVOD_DRIVERS.iter().find(drives).copied() {
+            self.spawns = Some(driver);
+            return;
+        }
         let strongest = full.iter().filter_map(|name| meaning(name)).max_by_key(|(.., weight)| *weight);
         match strongest {
             Some((name, framework, weight)) => {
@@ -136,9 +156,16 @@ impl Seen {
 
 /// What a full name is about, by the longest name in the list that it begins with.
 fn meaning(name: &str) -> Option<(&'static str, Framework, Weight)> {
-    let fits =
-        |module: &str| name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    MODULES.iter().filter(|(module, ..)| fits(module)).max_by_key(|(module, ..)| module.len()).copied()
+    MODULES
+        .iter()
+        .filter(|(module, ..)| begins_with(name, module))
+        .max_by_key(|(module, ..)| module.len())
+        .copied()
+}
+
+/// Whether a full name is a module's, or of something in it.
+fn begins_with(name: &str, module: &str) -> bool {
+    name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// `if` and `try` make what is below them optional, save for the one that every script has.
@@ -277,6 +304,26 @@ mod tests {
         );
         assert_eq!(says("import torch\n# torch.distributed\n").last(), Some(&(Pytorch, Merely, false)));
         assert_eq!(says("fleet.init()\n"), []);
+    }
+
+    #[test]
+    fn functions_that_start_processes_are_seen_where_they_are_called() {
+        for (text, expected) in [
+            ("import torch.multiprocessing as mp\nmp.spawn(main, nprocs=8)\n", Some("mp.spawn")),
+            ("import torch\ntorch.multiprocessing.spawn(main)\n", Some("multiprocessing.spawn")),
+            ("import torch.multiprocessing as mp\n# mp.spawn(main)\n", None),
+            ("from torch.multiprocessing import spawn\n", None),
+            ("print('mp.spawn(x)')\n", None),
+            ("import horovod.spark\n", Some("horovod.spark")),
+            ("from horovod.ray import RayExecutor\n", Some("horovod.ray")),
+            ("from horovod import spark\n", Some("horovod.spark")),
+            ("import horovod.torch as hvd\n", None),
+        ] {
+            assert_eq!(look(text).spawns, expected, "{text}");
+        }
+        let driver =
+            "import horovod.spark\ndef train():\n    import horovod.torch as hvd\n    import torch\n";
+        assert_eq!(says(driver), [(Pytorch, Merely, false)]);
     }
 
     #[test]

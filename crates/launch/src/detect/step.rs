@@ -124,36 +124,85 @@ const WRAPPERS: &[Wrapper] = &[
     runner("py-spy", "record", &["-o", "--output", "-d", "--duration", "-r", "--rate", "-f", "--format"]),
 ];
 
-const SHELLS: [&str; 5] = ["sh", "bash", "zsh", "dash", "ksh"];
+pub(super) const SHELLS: [&str; 5] = ["sh", "bash", "zsh", "dash", "ksh"];
+/// A program that is a launcher when one of these words follows.
+struct LauncherWithVerbs {
+    name: &'static str,
+    verbs: &'static [&'static str],
+    launcher: Launcher,
+}
+
+const LAUNCHERS_WITH_VERBS: &[LauncherWithVerbs] = &[
+    LauncherWithVerbs { name: "accelerate", verbs: &["launch"], launcher: Launcher::Accelerate },
+    LauncherWithVerbs { name: "axolotl", verbs: &["train"], launcher: Launcher::Accelerate },
+    LauncherWithVerbs {
+        name: "trl",
+        verbs: &["sft", "dpo", "grpo", "kto", "reward", "rloo"],
+        launcher: Launcher::Accelerate,
+    },
+    LauncherWithVerbs { name: "llamafactory-cli", verbs: &["train"], launcher: Launcher::Torchrun },
+    LauncherWithVerbs { name: "fabric", verbs: &["run"], launcher: Launcher::Fabric },
+    LauncherWithVerbs { name: "tune", verbs: &["run"], launcher: Launcher::Tune },
+];
+
 /// Options of Python that have a value.
 const PYTHON_VALUED: [&str; 4] = ["-W", "-X", "--check-hash-based-pycs", "-Q"];
 
 /// Wrappers in front of each other; nobody needs more.
 const MAX_WRAPPERS: usize = 16;
 
+/// What stands behind the programs that only run another one, and the variables that are set for it.
+pub(super) enum Behind {
+    /// A program, which begins at this word.
+    Program(usize),
+    /// Something that has no word of its own.
+    Known(Step),
+}
+
 /// What a command's words start.
 pub(super) fn step(words: &[String]) -> Step {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let mut words = words.as_slice();
+    match behind_wrappers(&words) {
+        Behind::Program(at) => program(&words[at..]),
+        Behind::Known(step) => step,
+    }
+}
+
+/// Looks past the wrappers in front of a program.
+pub(super) fn behind_wrappers(all: &[&str]) -> Behind {
+    let mut at = 0;
     for _ in 0..MAX_WRAPPERS {
-        let leading = words.iter().take_while(|word| assignment(word).is_some()).count();
-        words = &words[leading..];
-        let Some(first) = words.first() else { return Step::Other };
+        at += all[at..].iter().take_while(|word| assignment(word).is_some()).count();
+        let words = &all[at..];
+        let Some(first) = words.first() else { return Behind::Known(Step::Other) };
         let name = base(first);
         if let Some(script) = env_script(name, words) {
-            return Step::Script(script);
+            return Behind::Known(Step::Script(script));
+        }
+        if let Some(from) = behind_run_train(words) {
+            at += from;
+            continue;
         }
         match inner(name, words) {
-            Some(Inner::Words(from)) => words = &words[from..],
-            Some(Inner::Module(name)) => return module(&name, &[]),
-            None => return program(words),
+            Some(Inner::Words(from)) => at += from,
+            Some(Inner::Module(name)) => return Behind::Known(module(&name, &[])),
+            None => return Behind::Program(at),
         }
     }
-    Step::Other
+    Behind::Known(Step::Other)
+}
+
+/// What starts a command of ModelArts' on its machines: `bash /home/work/run_train.sh python /home/work/user-job-dir/run.sh`.
+pub(super) const RUN_TRAIN: &str = "/home/work/run_train.sh";
+
+/// Where the command begins that ModelArts' script runs, if it is called with one.
+fn behind_run_train(words: &[&str]) -> Option<usize> {
+    let at = usize::from(SHELLS.contains(&base(words[0])));
+    (words.get(at) == Some(&RUN_TRAIN) && words.len() > at + 1).then_some(at + 1)
 }
 
 /// The last part of a path.
-fn base(path: &str) -> &str {
+pub(super) fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
@@ -211,18 +260,25 @@ fn env_script(name: &str, words: &[&str]) -> Option<String> {
 }
 
 /// What a program is, given its words.
-fn program(words: &[&str]) -> Step {
+pub(super) fn program(words: &[&str]) -> Step {
     let Some((first, rest)) = words.split_first() else { return Step::Other };
     let name = base(first);
     let launch = |launcher| {
         Step::Launch(launcher, name.to_owned(), rest.iter().map(|word| (*word).to_owned()).collect())
     };
-    if name == "accelerate" {
-        return if rest.first() == Some(&"launch") {
-            Step::Launch(Launcher::Accelerate, "accelerate launch".into(), owned(&rest[1..]))
-        } else {
-            Step::Other
+    if let Some(with_verbs) = LAUNCHERS_WITH_VERBS.iter().find(|it| it.name == name) {
+        return match rest.split_first() {
+            Some((verb, rest)) if with_verbs.verbs.contains(verb) => {
+                Step::Launch(with_verbs.launcher, format!("{name} {verb}"), owned(rest))
+            }
+            _ => Step::Other,
         };
+    }
+    // There is another program of this name, which installs packages of PHP.
+    if name == "composer" {
+        let is_launcher =
+            rest.iter().any(|word| word.ends_with(".py") || matches!(*word, "-m" | "-c" | "-n"));
+        return if is_launcher { launch(Launcher::Composer) } else { Step::Other };
     }
     if let Some(launcher) = launcher_named(name) {
         return launch(launcher);
@@ -276,7 +332,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn is_script(name: &str) -> bool {
+pub(super) fn is_script(name: &str) -> bool {
     [".py", ".sh", ".bash"].iter().any(|ending| name.ends_with(ending))
 }
 

@@ -38,7 +38,9 @@ fn found(command: &str, tree: &Tree) -> String {
 
 #[test]
 fn launchers_are_found_behind_whatever_stands_before_them() {
-    use Launcher::{Accelerate, Deepspeed, Horovodrun, Mpirun, Msrun, Paddle, Torchrun};
+    use Launcher::{
+        Accelerate, Composer, Deepspeed, Fabric, Horovodrun, Mpirun, Msrun, Paddle, Torchrun, Tune,
+    };
     for (command, expected) in [
         ("torchrun --nproc-per-node 8 train.py", Some(Torchrun)),
         ("/opt/conda/bin/torchrun train.py", Some(Torchrun)),
@@ -57,6 +59,18 @@ fn launchers_are_found_behind_whatever_stands_before_them() {
         ("accelerate-launch train.py", Some(Accelerate)),
         ("python -m accelerate.commands.launch train.py", Some(Accelerate)),
         ("accelerate config", None),
+        ("axolotl train config.yml", Some(Accelerate)),
+        ("axolotl preprocess config.yml", None),
+        ("trl sft --model_name_or_path x", Some(Accelerate)),
+        ("trl env", None),
+        ("llamafactory-cli train x.yaml", Some(Torchrun)),
+        ("llamafactory-cli webui", None),
+        ("fabric run train.py", Some(Fabric)),
+        ("fabric consolidate x", None),
+        ("tune run full_finetune_distributed --config x", Some(Tune)),
+        ("tune download x", None),
+        ("composer -n 8 train.py", Some(Composer)),
+        ("composer install", None),
         ("deepspeed --num_gpus 8 train.py --deepspeed ds.json", Some(Deepspeed)),
         ("horovodrun -np 16 -H a:8,b:8 python train.py", Some(Horovodrun)),
         ("/usr/bin/mpirun -n 16 ./a.out", Some(Mpirun)),
@@ -209,7 +223,11 @@ fn platforms_are_found_in_the_command_and_in_what_it_runs() {
     );
     assert_eq!(faces("python other.py"), []);
     let seed = "bash /home/work/run_train.sh python /home/work/user-job-dir/paddle/run.sh";
-    assert_eq!(faces(seed), [(Face::Modelarts, "the command uses /home/work/run_train.sh".to_owned())]);
+    let found = detect(&line(seed), &Nothing).faces;
+    assert_eq!(
+        found,
+        [Found { what: Face::Modelarts, why: "the command uses /home/work/run_train.sh".to_owned() }]
+    );
 }
 
 #[test]
@@ -219,6 +237,96 @@ fn the_files_of_a_platforms_code_folder_are_those_of_the_code_directory() {
         found("python /home/work/user-job-dir/paddle/run.sh", &code),
         "paddle (run.sh starts python -m paddle.distributed.launch)"
     );
+    assert_eq!(
+        found("bash /home/work/run_train.sh python /home/work/user-job-dir/run.sh", &code),
+        "paddle (run.sh starts python -m paddle.distributed.launch)"
+    );
+}
+
+/// `program`, `launcher`, or why it is unclear.
+fn started(command: &Command, code: &dyn Code) -> String {
+    match starts(command, code) {
+        Starts::Program => "program".into(),
+        Starts::Launcher(_) => "launcher".into(),
+        Starts::Unclear(why) => why,
+    }
+}
+
+#[test]
+fn one_program_is_seen_behind_what_only_runs_it() {
+    for command in [
+        "python t.py",
+        "env X=1 python t.py",
+        "env -u A X=1 nice -n 5 python t.py",
+        "numactl --cpunodebind=0 python t.py",
+        "conda run -n x python t.py",
+        "uv run t.py",
+        "uv run -m pkg.train",
+        "sudo -E nice python t.py",
+        "nohup stdbuf -oL taskset -c 0-3 time ./train",
+        "bash -c 'python t.py --lr 1'",
+        "bash -lc 'exec env A=1 python t.py'",
+        "cd src && export A=1 && python t.py >> log 2>&1",
+        "source venv/bin/activate; mkdir -p out; echo start; python t.py",
+        "if [ -n \"$A\" ]; then export B=1; fi\npython t.py",
+        "echo $RANK",
+        "A=1 python -c pass",
+    ] {
+        assert_eq!(started(&line(command), &Nothing), "program", "{command}");
+    }
+    for (command, why) in [
+        ("make train", "the command starts make"),
+        ("python a.py; python b.py", "the command starts a.py and b.py"),
+        ("python a.py | tee log", "the command starts a.py and tee"),
+        (
+            "python a.py > log",
+            "the command writes what is printed into a file, which each process would make anew",
+        ),
+        ("for i in 1 2; do python a.py; done", "the command has a loop, a function or a choice in it"),
+        ("sudo python a.py", "`sudo` hides the variables of the task, and so its rank"),
+        ("env -i python a.py", "`env` hides the variables of the task, and so its rank"),
+        ("bash run.sh", "the command starts run.sh, which is not in the code"),
+        ("./run.sh", "the command starts ./run.sh, which is not in the code"),
+        ("bash", "the command starts bash"),
+        ("ssh worker-1 python a.py", "the command starts ssh"),
+        ("a; b; c; d; e; f", "the command starts a, b, c, d and 2 more"),
+    ] {
+        assert_eq!(started(&line(command), &Nothing), why, "{command}");
+    }
+    assert_eq!(started(&line("pip install x; torchrun a.py"), &Nothing), "launcher");
+    assert_eq!(started(&argv(&["make", "train"]), &Nothing), "the command starts make");
+    assert_eq!(started(&argv(&["bash", "-c", "python t.py"]), &Nothing), "program");
+}
+
+#[test]
+fn one_program_is_seen_in_the_scripts_that_start_it() {
+    let code = tree([
+        ("run.sh", "#!/bin/bash\nset -euo pipefail\nexport A=1\ncd src\npython t.py \"$@\"\n"),
+        ("src/t.py", "import torch\n"),
+        ("outer.sh", "echo begin\nbash run.sh --lr 1\n"),
+        ("train", "#!/bin/sh\nexec python t.py\n"),
+        ("two.sh", "pip install -r requirements.txt\npython t.py\n"),
+        ("launch.sh", "mkdir out\ntorchrun t.py\n"),
+        ("loop.sh", "bash loop.sh\n"),
+        ("set.sh", ". ./env.sh\npython t.py\n"),
+        ("env.sh", "export A=1\n"),
+    ]);
+    for (command, expected) in [
+        ("bash run.sh", "program"),
+        ("./run.sh --lr 1", "program"),
+        ("env X=1 bash -e run.sh", "program"),
+        ("bash outer.sh", "program"),
+        ("./train", "program"),
+        ("bash set.sh", "program"),
+        ("python src/t.py", "program"),
+        ("bash two.sh", "two.sh starts pip and t.py"),
+        ("bash run.sh && bash run.sh", "run.sh starts t.py and t.py"),
+        ("bash launch.sh", "launcher"),
+        ("bash loop.sh", "loop.sh runs scripts that run scripts"),
+        ("bash missing.sh", "the command starts missing.sh, which is not in the code"),
+    ] {
+        assert_eq!(started(&line(command), &code), expected, "{command}");
+    }
 }
 
 fn quoted(word: &str) -> String {
@@ -269,6 +377,9 @@ proptest! {
         detect(&Command::Shell(command.clone()), &code);
         detect(&Command::Argv(command.split(' ').map(str::to_owned).collect()), &code);
         detect(&line("bash a.sh; python b.py"), &code);
+        starts(&Command::Shell(command.clone()), &code);
+        starts(&Command::Argv(command.split(' ').map(str::to_owned).collect()), &code);
+        starts(&line("bash a.sh; python b.py"), &code);
     }
 
     #[test]

@@ -19,9 +19,23 @@ const DECLARING: [&str; 5] = ["export", "local", "declare", "readonly", "typeset
 
 /// The simple commands of a script in the order in which they stand, each as its words. Never an empty one.
 pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
+    script_commands(script).commands
+}
+
+/// What a script does, as far as its words tell.
+#[derive(Debug, Default)]
+pub(super) struct ScriptCommands {
+    /// Its simple commands.
+    pub commands: Vec<Vec<String>>,
+    /// Whether something that a command prints goes into a file, which is made anew.
+    pub writes_file: bool,
+}
+
+/// As [`commands`], and whether the script writes files.
+pub(super) fn script_commands(script: &str) -> ScriptCommands {
     let mut reader = Reader::new(script, HashMap::new(), 0);
     reader.read();
-    reader.commands
+    ScriptCommands { commands: reader.commands, writes_file: reader.writes_file }
 }
 
 /// `NAME=value`, and the two halves.
@@ -51,6 +65,9 @@ struct Reader {
     reserved: usize,
     /// The next word is where output goes, and not the command's.
     is_redirected: bool,
+    /// The next word is a file that is made anew.
+    is_written: bool,
+    writes_file: bool,
     /// Words that end the texts which begin at the next line.
     heredocs: Vec<String>,
     commands: Vec<Vec<String>>,
@@ -69,6 +86,8 @@ impl Reader {
             words: Vec::new(),
             reserved: 0,
             is_redirected: false,
+            is_written: false,
+            writes_file: false,
             heredocs: Vec::new(),
             commands: Vec::new(),
         }
@@ -288,6 +307,7 @@ impl Reader {
         inner.grown = self.grown;
         inner.read();
         self.grown = inner.grown;
+        self.writes_file |= inner.writes_file;
         self.variables = inner.variables;
         inner.commands
     }
@@ -313,8 +333,12 @@ impl Reader {
                 }
                 self.at += 1;
             }
-            (_, Some('>' | '&' | '|')) => self.at += 1,
-            _ => {}
+            // `>|` makes a file anew; `>>` adds to it, and `>&2` names none.
+            (_, Some(next @ ('>' | '&' | '|'))) => {
+                self.at += 1;
+                self.is_written = sign == '>' && next == '|';
+            }
+            _ => self.is_written = sign == '>',
         }
         self.is_redirected = true;
     }
@@ -344,6 +368,7 @@ impl Reader {
         let is_quoted = std::mem::take(&mut self.is_quoted);
         let Some(word) = self.word.take() else { return };
         if std::mem::take(&mut self.is_redirected) {
+            self.writes_file |= std::mem::take(&mut self.is_written) && !word.starts_with("/dev/");
             return;
         }
         let is_reserved = !is_quoted && RESERVED.contains(&word.as_str());
@@ -356,6 +381,7 @@ impl Reader {
     fn end_command(&mut self) {
         self.end_word();
         self.is_redirected = false;
+        self.is_written = false;
         let words = std::mem::take(&mut self.words);
         let words = &words[std::mem::take(&mut self.reserved)..];
         let declares = words.first().is_some_and(|word| DECLARING.contains(&word.as_str()));
@@ -396,6 +422,21 @@ mod tests {
         ] {
             let read: Vec<String> = commands(script).iter().map(|words| words.join("|")).collect();
             assert_eq!(read.join(" / "), expected, "{script}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_made_anew_are_seen() {
+        for (script, expected) in [
+            ("python a.py > log", true),
+            ("python a.py >| log", true),
+            ("python a.py &> log", true),
+            ("X=$(python a.py 2>errors)", true),
+            ("python a.py >> log 2>&1", false),
+            ("python a.py > /dev/null 2>/dev/null < input", false),
+            ("echo 'a > b' \"c > d\"", false),
+        ] {
+            assert_eq!(script_commands(script).writes_file, expected, "{script}");
         }
     }
 

@@ -14,7 +14,7 @@ use muster_model::spec::{Batch, Notice, Target};
 use muster_model::{CommandOn, JobId, hostlist, slurm};
 
 use crate::contract::mpi;
-use crate::{Gang, Part};
+use crate::{Gang, Part, base};
 
 const SCRIPT: &str = "/muster/slurm_script";
 /// What starts processes; what knows the names of nodes; what starts them on a node; what keeps a script's files.
@@ -52,9 +52,7 @@ pub(super) fn add(gang: &Gang, rank: u32, part: &mut Part) {
     mpi::machine(gang, part);
     if gang.spec.command_on == Some(CommandOn::First) {
         // Nobody has them in a script of Slurm's, and programs that look for them first would take them for their own.
-        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK"] {
-            part.env.remove(name);
-        }
+        base::remove_process_variables(part);
     }
     if let Some(batch) = &gang.spec.batch {
         part.program(SCRIPT, &batch.script);
@@ -193,6 +191,10 @@ fn words(gang: &Gang, batch: &Batch) -> Vec<String> {
     }
     if batch.append {
         words.push("--append".into());
+    }
+    // The nodes of a cluster see the directory that the script was submitted from, as those of `sbatch` do.
+    if let (Target::Slurm(_), Some(workdir), false) = (&gang.spec.on, &gang.spec.workdir, words.is_empty()) {
+        words.push(format!("--folder={workdir}"));
     }
     if let (Some(notice), Some(timeout)) = (batch.signal.as_deref().and_then(Notice::read), gang.spec.timeout)
     {

@@ -9,6 +9,7 @@ use muster_model::slurm::{quantity, spread};
 use muster_model::spec::{Array, FieldCode, Notice};
 use serde_json::{Map, Value, json};
 
+use super::dependency::{self, Dependency};
 use super::known::{Field, Meaning};
 use super::{Around, Problem, Script};
 
@@ -29,6 +30,8 @@ pub(super) struct Ask {
     gpus_per_task: Option<Gpus>,
     time: Option<Duration>,
     exclusive: bool,
+    hold: bool,
+    dependency: Dependency,
     export: Option<String>,
     chdir: Option<String>,
     /// What goes into the field `batch` as it is.
@@ -63,13 +66,7 @@ impl Ask {
             Meaning::Nothing => self.nothing.push(format!("--{}", given.long)),
             Meaning::Silent => {}
             Meaning::Later => {
-                let message = match given.long {
-                    "dependency" => {
-                        "jobs that wait for others come later; until then `muster wait JOB && muster submit …`"
-                    }
-                    _ => "comes later",
-                };
-                return Err(problem(FieldCode::NotSupported, message.to_owned()));
+                return Err(problem(FieldCode::NotSupported, "comes later".to_owned()));
             }
             Meaning::Refused(instead) => return Err(problem(FieldCode::NotSupported, instead.to_owned())),
         }
@@ -97,6 +94,8 @@ impl Ask {
             Field::Gres => self.gres(&value)?,
             Field::Time => self.time = quantity::time(&value)?,
             Field::Exclusive => self.exclusive = true,
+            Field::Hold => self.hold = true,
+            Field::Dependency => self.dependency = dependency::read(&value)?,
             Field::Export => self.export = Some(value),
             Field::Chdir => self.chdir = Some(value),
             Field::OpenMode => match value.chars().next() {
@@ -153,6 +152,15 @@ impl Ask {
         }
         if self.exclusive {
             fields.insert("exclusive".into(), json!(true));
+        }
+        if self.hold {
+            fields.insert("hold".into(), json!(true));
+        }
+        if !self.dependency.after.is_empty() {
+            fields.insert("after".into(), json!(self.dependency.after));
+        }
+        if !self.dependency.slurm.is_empty() {
+            self.options.push(format!("--dependency={}", self.dependency.slurm.join(",")));
         }
         if let Some(chdir) = &self.chdir {
             fields.insert("workdir".into(), json!(chdir));

@@ -69,6 +69,8 @@ fn every_header_becomes_the_fields_of_a_job() {
                 "append": true, "signal": "B:USR1@90"}}),
         ),
         ("-N 2 # two|-N 3", json!({"nodes": 3})),
+        ("-d afterok:prep:data", json!({"nodes": 1, "after": ["prep:ok", "data:ok"]})),
+        ("--hold", json!({"nodes": 1, "hold": true})),
     ] {
         let (found, notes) = fields(header, None);
         assert_eq!((found, notes), (expected, vec![]), "{header}");
@@ -86,6 +88,11 @@ fn what_has_no_effect_here_is_said_once() {
         ("--nodes=2-4", "--nodes=2-4: it gets 2; `--nodes 4` asks for more"),
         ("-N 4 -n 2", "--ntasks=2 cannot run on 4 nodes: it gets 2, as from sbatch"),
         ("--export=ALL,NOT_THERE", "--export: NOT_THERE is not set here"),
+        ("--dependency=afterok:12", "for Slurm alone (`--on slurm/PARTITION`): --dependency=afterok:12"),
+        (
+            "--container-image=a.sqsh|--no-container-mount-home",
+            "for Slurm alone (`--on slurm/PARTITION`): --container-image=a.sqsh, --no-container-mount-home",
+        ),
         ("--gres=gpu:1,nvme:2", "for Slurm alone (`--on slurm/PARTITION`): --gres=nvme:2"),
     ] {
         assert_eq!(fields(header, None).1, [note], "{header}");
@@ -110,9 +117,10 @@ fn what_cannot_be_is_refused_with_its_line() {
             "--array=9-0",
             "2 --array `9-0` ends before it begins; write indices such as 1-1000, 0-20:5 or 1,4,7-9, and %16 after them for how many may run at once",
         ),
+        ("-N 2|-b now+1hour", "3 -b comes later"),
         (
-            "-N 2|-d afterok:1",
-            "3 -d jobs that wait for others come later; until then `muster wait JOB && muster submit …`",
+            "-N 2|-d prep",
+            "3 -d `prep` is not a dependency; write afterok:JOB, afterany:JOB or afternotok:JOB",
         ),
         ("--ntask-per-node=2", "2 --ntask-per-node there is no such option; did you mean --ntasks-per-node?"),
         (

@@ -1,10 +1,12 @@
 """Lets code that was written for other platforms and versions run unchanged. It is first on a task's PYTHONPATH.
 
-It mends three things, each only where it is certain to be wrong otherwise:
+It mends five things, each only where it is certain to be wrong otherwise:
 
 - `RANK_ID` that a launch script set to the number of the device on its own node, where the rank table has another;
 - arguments of `python -m paddle.distributed.launch` that Paddle 2.0 has taken away;
-- `jax.distributed.initialize()` without arguments, which by itself reads only the coordinator's address.
+- `jax.distributed.initialize()` without arguments, which by itself reads only the coordinator's address;
+- `accelerate launch` in a script, which takes the number of its machine and the size of the gang by flags alone;
+- `--local_rank`, which DeepSpeed's launcher gives every program: muster gives it where it starts one itself.
 
 Whatever goes wrong in here, the user's program starts. Works with Python 3.6 and later, hence the old-fashioned parts.
 """
@@ -160,6 +162,61 @@ def mend_paddle_arguments():
         sys.argv[1:] = mended
 
 
+def flag_name(word):
+    """`num_machines` of `--num-machines=2`, and nothing of a word that is no flag."""
+    return word.partition("=")[0].lstrip("-").replace("-", "_") if word.startswith("-") else ""
+
+
+def flags_of(words):
+    """The names of the flags before the program that a launcher starts: what is behind that is the program's."""
+    names = []
+    for word in words:
+        if word.endswith(".py") or word == "--" or re.match(r"python[\d.]*$", os.path.basename(word)):
+            break
+        names.append(flag_name(word))
+    return names
+
+
+def with_gang(words):
+    """The arguments of `accelerate launch` with what muster says of the gang, as far as they say nothing themselves."""
+    flags, own = os.environ.get("MUSTER_ACCELERATE_FLAGS", "").split(), flags_of(words)
+    # Any other kind of training, or a configuration file, says how many devices there are in another way.
+    kinds = ("cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
+    if any(kind in own for kind in kinds):
+        flags = [flag for flag in flags if flag != "--multi_gpu"]
+    return [flag for flag in flags if flag_name(flag) not in own] + words
+
+
+def with_local_rank(words):
+    """The arguments of a program with the one that DeepSpeed's launcher puts in front of them."""
+    own = [flag_name(word) for word in words]
+    rank = os.environ.get("LOCAL_RANK")
+    return words if rank is None or "local_rank" in own else ["--local_rank=" + rank, *words]
+
+
+def mend_arguments():
+    """Has parsers of arguments find them as the launcher of the program would have given them.
+
+    A parser that does not know an argument never gets it: so nothing fails that did not ask for it.
+    """
+    import argparse
+
+    parse = argparse.ArgumentParser.parse_known_args
+    if getattr(parse, "by_muster", False):
+        return
+
+    def parse_known_args(self, args=None, namespace=None):
+        known = self._option_string_actions
+        if "--machine_rank" in known and "--num_machines" in known:
+            args = with_gang(sys.argv[1:] if args is None else list(args))
+        elif "--local_rank" in known and args is None and "deepspeed" in sys.modules:
+            args = with_local_rank(sys.argv[1:])
+        return parse(self, args, namespace)
+
+    parse_known_args.by_muster = True
+    argparse.ArgumentParser.parse_known_args = parse_known_args
+
+
 def mend_jax_detection():
     if not all(os.environ.get(name) for name in ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")):
         return
@@ -184,6 +241,8 @@ class Watcher:
     mends = {
         PADDLE_LAUNCH[0]: mend_paddle_arguments,
         PADDLE_LAUNCH[1]: mend_paddle_arguments,
+        "accelerate.commands.launch": mend_arguments,
+        "deepspeed": mend_arguments,
         "jax._src.distributed": mend_jax_detection,
     }
 

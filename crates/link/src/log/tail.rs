@@ -14,6 +14,8 @@ pub struct Tail {
     pub offset: u64,
     /// How many bytes of each stream to drop from there on.
     pub skip: [u64; 2],
+    /// Whether what comes first of each stream is only the end of a line.
+    pub is_cut: [bool; 2],
 }
 
 impl Tail {
@@ -29,6 +31,9 @@ impl Tail {
 impl SegmentDir {
     // A log without line ends must not make `--tail 10` read all of it. What is further back than this is not looked at.
     const TAIL_REACH: u64 = 64 << 20;
+    /// How much of one line the last lines may contain. No line that people read is longer, and a terminal that is sent more
+    /// is lost for minutes.
+    pub const TAIL_LINE: u64 = 1 << 20;
 
     /// Where the last `lines` lines begin. A last line that is not ended yet counts as one.
     pub fn tail(&self, lines: usize) -> Result<Tail, Error> {
@@ -78,6 +83,10 @@ struct Seen {
     /// Bytes from the start of the first taken line to the end of the log.
     taken: u64,
     line: Line,
+    /// How long the line is so far.
+    length: u64,
+    /// The first taken line is too long, and only its end is taken.
+    is_cut: bool,
 }
 
 /// The line of a stream that the walk is in.
@@ -110,7 +119,8 @@ impl Walk {
 
     fn tail(self) -> Tail {
         let skip = [0, 1].map(|stream| self.total[stream] - self.streams[stream].taken);
-        Tail { offset: self.offset, skip }
+        let is_cut = [0, 1].map(|stream| self.streams[stream].is_cut);
+        Tail { offset: self.offset, skip, is_cut }
     }
 
     fn step(&mut self, headers: &Headers, offset: u64, header: Header) -> Result<(), Error> {
@@ -138,9 +148,17 @@ impl Seen {
     fn step(&mut self, block: &[u8], wanted: &mut usize) {
         for byte in block.iter().rev() {
             if *byte == b'\n' || self.line == Line::NotYet {
-                self.line = if *wanted > 0 { Line::Taken } else { Line::Refused };
+                self.line = if *wanted > 0 && !self.is_cut { Line::Taken } else { Line::Refused };
                 *wanted = wanted.saturating_sub(1);
+                self.length = 0;
             }
+            if self.line == Line::Taken && self.length == SegmentDir::TAIL_LINE {
+                // Nothing before it is taken either: what is shown is the end of the log, without a hole.
+                self.line = Line::Refused;
+                self.is_cut = true;
+                *wanted = 0;
+            }
+            self.length += 1;
             self.bytes += 1;
             if self.line == Line::Taken {
                 self.taken = self.bytes;

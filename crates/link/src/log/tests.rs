@@ -269,6 +269,28 @@ proptest! {
 }
 
 #[test]
+fn the_tail_has_no_more_of_a_line_than_its_end() {
+    let most = SegmentDir::TAIL_LINE as usize;
+    let long = |end: &[u8]| [&vec![b'x'; 3 * most][..], end].concat();
+    let records =
+        |text: &[u8]| text.chunks(100_000).map(|part| (Stream::Stdout, part.to_vec())).collect::<Vec<_>>();
+    // As it may come: with and without an end, alone and before others.
+    for (text, lines, shown) in [
+        (long(b""), 1, most),
+        (long(b"\n"), 1, most),
+        (long(b"\nshort\n"), 1, 6),
+        (long(b"\nshort\n"), 2, most + 6),
+        ([b"one\n".to_vec(), long(b"\n")].concat(), 2, most),
+    ] {
+        let log = Log::of(&records(&text), 1 << 20);
+        let is_cut = shown >= most;
+        assert_eq!(log.dir.tail(lines).unwrap().is_cut, [is_cut, false], "{lines} of {}", text.len());
+        let [stdout, _] = tail_bytes(&log.dir, lines);
+        assert_eq!(stdout, text[text.len() - shown..]);
+    }
+}
+
+#[test]
 fn bytes_that_leave_a_hole_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let mut copy = Appender::open(SegmentDir::new(home.path().join("log"))).unwrap();

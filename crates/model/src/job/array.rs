@@ -8,6 +8,7 @@
 //! for room need not wait long: a lane that is given nothing more ends when it has done what it has.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -176,6 +177,22 @@ impl Progress {
             self.resting.remove(&place);
             self.left.insert(place);
         }
+    }
+
+    pub(super) fn move_waits(&mut self, by: Duration) {
+        self.resting.values_mut().for_each(|at| *at -= by);
+    }
+
+    pub(super) fn limit_waits(&mut self, retries: &Retries, now: Timestamp) {
+        for (place, at) in &mut self.resting {
+            let tries = self.tries.get(place).copied().unwrap_or(0);
+            *at = (*at).min(now + retries.delay(tries));
+        }
+    }
+
+    /// How often its lanes or one of its elements were tried again, at most.
+    pub(super) fn retried(&self) -> u32 {
+        self.tries.values().copied().max().unwrap_or(0).max(self.barren)
     }
 
     /// What is next for a lane: as much as takes about a second, and never more than its part of what is left.

@@ -67,7 +67,7 @@ fn ended(attempt: u32, rank: u32, failure: Option<Reason>) -> Event {
 }
 
 fn exit(exit_code: i32) -> Option<Reason> {
-    Some(Reason::ExitCode { exit_code })
+    Some(Reason::exited(exit_code))
 }
 
 const STOP: Event = Event::Stop { grace: None };
@@ -356,6 +356,23 @@ fn a_failure_is_retried_after_a_pause_that_doubles() {
     assert_eq!((job.attempt, job.failed_rank, job.eligible_at), (3, None, None));
     end_all(&mut job, exit(1));
     assert_eq!(job.state, State::Failed, "no retries are left");
+}
+
+#[test]
+fn a_pause_keeps_its_length_when_the_clock_is_set_back() {
+    let backoff = Some(Duration::from_secs(30));
+    let mut job = job(1, OnFailure::Stop, Retries { max: 2, on: vec![], backoff });
+    start(&mut job);
+    end_all(&mut job, exit(1));
+    let hour = Duration::from_secs(3600);
+    let mut noticed = job.clone();
+    noticed.move_waits(hour);
+    assert_eq!(noticed.eligible_at, Some(NOW - hour + Duration::from_secs(30)));
+    // Nobody was there to notice it.
+    job.limit_waits(NOW - hour);
+    assert_eq!(job.eligible_at, Some(NOW - hour + Duration::from_secs(30)));
+    job.limit_waits(NOW);
+    assert_eq!(job.eligible_at, Some(NOW - hour + Duration::from_secs(30)), "it only gets shorter");
 }
 
 #[test]

@@ -154,7 +154,8 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         let message = "is missing: a machine is reached by its name";
         fields.error("name", Wrong::new(FieldCode::Required, message));
     }
-    if spec.in_place && spec.on != Target::Local {
+    // Whether a cluster has the directory is known to the server that uses it.
+    if spec.in_place && !matches!(spec.on, Target::Local | Target::Slurm(_)) {
         let message = format!("works only where the code is, on local; this job runs on {}", spec.on);
         fields.error("in_place", Wrong::new(FieldCode::NotSupported, message));
     }

@@ -147,6 +147,7 @@ fn a_target_is_an_engine_and_a_part_of_it() {
     for (text, target, engine) in [
         ("local", Target::Local, "local"),
         ("ssh/lab", Target::Ssh("lab".into()), "ssh"),
+        ("slurm", Target::Slurm(String::new()), "slurm"),
         ("slurm/gpu", Target::Slurm("gpu".into()), "slurm"),
         ("k8s", Target::Kubernetes(String::new()), "k8s"),
         ("k8s/prod", Target::Kubernetes("prod".into()), "k8s"),
@@ -168,7 +169,7 @@ fn every_problem_is_reported_at_once() {
     let problems = problems(json!({
         "nodes": 0, "comand": "true", "resources": {"memory": "lots", "gpu": 1}, "env": {"A=B": "1"},
         "timeout": "soon", "endpoints": [{"name": "x", "port": 0}, {"port": 80}, 5], "volumes": "data",
-        "retries": {"max": -1, "on": ["bad_luck"]}, "priority": 2000, "on": "slurm/gpu", "in_place": true,
+        "retries": {"max": -1, "on": ["bad_luck"]}, "priority": 2000, "on": "ssh/gpu", "in_place": true,
     }));
     let fields: Vec<&str> = problems.iter().map(|problem| problem.split(": ").next().unwrap()).collect();
     assert_eq!(

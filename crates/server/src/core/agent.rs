@@ -62,7 +62,9 @@ impl Core {
         self.tell_keeper(Word::Arrived(hello.node.clone()));
         self.parts.starts.close(&hello.node);
         self.untold.nodes.insert(hello.node.clone());
+        let node = hello.node.clone();
         self.reconcile(hello, same, batch, now);
+        self.repeat_removals(&node, None, batch);
         self.dirty = true;
     }
 
@@ -142,6 +144,8 @@ impl Core {
         }
         self.repeat_stop(task, batch);
         self.introduce_again(task, batch);
+        // What a lane did while its agent was away may be here already, and then its log does not grow again.
+        self.on_log_grown(task, batch, now);
         self.grant_again(task, batch);
     }
 
@@ -281,6 +285,7 @@ impl Core {
             }
             ToServer::Outputs { task, outputs } => return self.on_outputs(node, task, outputs, batch, now),
             ToServer::Collected { bytes } => return self.on_collected(node, bytes),
+            ToServer::Removed { job } => return self.on_removed(node, job, batch),
             ToServer::Volumes { lacks } => {
                 self.node_mut(node).serves.lacks = Some(lacks);
                 self.untold.nodes.insert(node.clone());

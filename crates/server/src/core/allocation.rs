@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_api::view::Why;
-use muster_engine::{Family, Gang, Observed, Status, Verdict, Wait};
+use muster_engine::{Family, Gang, Observed, Status, TimeLimit, Verdict, Wait};
 use muster_model::job::{Event, Invalid, State};
 use muster_model::node::Capacity;
+use muster_model::reason::TimeLimitSource;
 use muster_model::spec::Target;
 use muster_model::task::{Placement, TaskEnd};
 use muster_model::{AttemptId, JobId, NodeId, Reason, TaskId, Timestamp};
@@ -103,6 +104,20 @@ impl Allocation {
     /// Whether nothing of it is left at the other scheduler.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.back == Back::Done
+    }
+
+    /// The clock was set back: every wait keeps its length.
+    pub fn move_waits(&mut self, by: Duration) {
+        let waits = [
+            &mut self.verdict_by,
+            &mut self.ask_at,
+            &mut self.tell_by,
+            &mut self.fetch_by,
+            &mut self.close_by,
+            &mut self.ship_by,
+            &mut self.visited_until,
+        ];
+        waits.into_iter().for_each(|at| *at = at.map(|at| at - by));
     }
 }
 
@@ -252,6 +267,11 @@ impl Core {
             }
             batch.first.push(Change::Allocation(Box::new(row.clone())));
         }
+        let status = match status {
+            Status::Ended(verdict) => Status::Ended(self.with_failed_node(attempt, verdict)),
+            status => status,
+        };
+        let Some(allocation) = self.allocation_mut(attempt, batch) else { return };
         match status {
             Status::Waiting(wait) => allocation.wait = Some(why(wait)),
             Status::Running => {
@@ -274,6 +294,25 @@ impl Core {
             }
             // Whoever does not answer says nothing; the delegate asks again.
             Status::Unanswered(_) => {}
+        }
+    }
+
+    /// A verdict that a node failed, with its name. Where the scheduler does not name it, it is the one whose agent fell silent
+    /// while another told how its task ended: that scheduler ends the others with it. If all are silent, nothing is known.
+    fn with_failed_node(&self, attempt: &AttemptId, verdict: Verdict) -> Verdict {
+        if verdict != (Verdict::NodeFailed { node: None }) {
+            return verdict;
+        }
+        let Some(allocation) = self.allocations.get(attempt) else { return verdict };
+        let has_told = |rank: u32, node: &NodeId| {
+            let is_over = !self.open_ranks(attempt).iter().any(|(open, _)| *open == rank);
+            is_over || allocation.evicted.contains_key(&rank) || self.is_connected(node)
+        };
+        let ranks = (0..).zip(&allocation.row.nodes);
+        let (told, silent): (Vec<_>, Vec<_>) = ranks.partition(|(rank, node)| has_told(*rank, node));
+        match silent.first() {
+            Some((_, node)) if !told.is_empty() => Verdict::NodeFailed { node: Some(self.name_of(node)) },
+            _ => verdict,
         }
     }
 
@@ -388,7 +427,7 @@ impl Core {
         let allocation = self.allocations.get(attempt).filter(|_| is_vague)?;
         let verdict = allocation.ended.as_ref()?;
         settled(verdict).or_else(|| match verdict {
-            Verdict::TimeLimit => Some(Reason::Timeout { limit_ms: self.limit_ms(attempt) }),
+            Verdict::TimeLimit { limit } => Some(self.time_limit_reason(attempt, *limit)),
             Verdict::NodeFailed { node: Some(host) } => Some(Reason::NodeLost { node: host.clone() }),
             Verdict::NodeFailed { node: None } => Some(Reason::NodeLost { node: self.name_of(node) }),
             Verdict::OutOfMemory => Some(Reason::OutOfMemory),
@@ -416,12 +455,23 @@ impl Core {
         live.job.tasks.iter().any(|task| task.started_at.is_some())
     }
 
-    /// The job's own limit, or for how long it was let run where it has none.
-    fn limit_ms(&self, attempt: &AttemptId) -> u64 {
-        let Some(live) = self.jobs.get(&attempt.job) else { return 0 };
-        let ran = live.job.tasks.iter().filter_map(|task| task.started_at).min();
-        let ran = ran.and_then(|at| Duration::try_from(super::now().duration_since(at)).ok());
-        live.spec.timeout.or(ran).map_or(0, |limit| limit.as_secs() * 1000)
+    /// The time limit that an attempt reached: the job's own, unless the other scheduler gave it less; or that scheduler's. Where
+    /// it does not say how long that is, for how long the attempt ran.
+    fn time_limit_reason(&self, attempt: &AttemptId, given: Option<TimeLimit>) -> Reason {
+        let live = self.jobs.get(&attempt.job);
+        let own = live.and_then(|live| live.spec.timeout);
+        let started_at = live.and_then(|live| live.job.tasks.iter().filter_map(|task| task.started_at).min());
+        let ran = || {
+            let ran = started_at.and_then(|at| Duration::try_from(super::now().duration_since(at)).ok());
+            TimeLimit { span: ran.unwrap_or_default(), set_by: TimeLimitSource::Cluster }
+        };
+        let limit = match (own, given) {
+            (Some(own), given) if given.is_none_or(|given| own <= given.span) => {
+                TimeLimit { span: own, set_by: TimeLimitSource::Job }
+            }
+            (_, given) => given.unwrap_or_else(ran),
+        };
+        Reason::Timeout { limit_ms: limit.span.as_secs() * 1000, set_by: limit.set_by }
     }
 
     /// A node as people know it: one of a gang by its machine. What the other scheduler calls that comes first: an agent that
@@ -453,7 +503,7 @@ pub(super) fn settled(verdict: &Verdict) -> Option<Reason> {
         Verdict::Evicted { message } => Some(Reason::Displaced { message: message.clone() }),
         Verdict::ImagePull { message } => Some(Reason::ImagePullFailed { message: message.clone() }),
         Verdict::Refused { message } => Some(Reason::Refused { message: message.clone() }),
-        Verdict::TimeLimit
+        Verdict::TimeLimit { .. }
         | Verdict::NodeFailed { .. }
         | Verdict::OutOfMemory
         | Verdict::Failed { .. }

@@ -7,6 +7,7 @@ use muster_api::pool::PoolView;
 use muster_api::problem::{Code, Problem};
 use muster_api::quota::{QueueView, QuotaView};
 use muster_api::view::NodeView;
+use muster_engine::GangChange;
 use muster_link::message::{Hello, ToAgent, ToServer};
 use muster_model::bundle::Source;
 use muster_model::job::Event;
@@ -16,7 +17,7 @@ use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
 use muster_store::{Change, Quotas, Sight};
 use tokio::sync::{mpsc, oneshot};
 
-use super::queue::QueueAsked;
+use super::queue::{QueueAsked, WaitingGang};
 use super::quota::{Offers, QuotaAsked, QuotaChange};
 use super::why::Question;
 use crate::audit::{self, Record};
@@ -64,6 +65,10 @@ pub(crate) enum Input {
     },
     Rename(JobId, String, Reply<()>),
     Reprioritise(JobId, u32, Reply<()>),
+    /// Which gang of a job waits at another scheduler, if one does.
+    WaitingGang(JobId, Reply<Option<WaitingGang>>),
+    /// A change of such a gang that its scheduler has taken.
+    PassedOn(WaitingGang, GangChange, Reply<()>),
     Remove(JobId, Reply<()>),
     PutBundle(BundleId, String, Reply<()>),
     Why(JobId, Reply<Option<Question>>),

@@ -7,7 +7,7 @@ use muster_link::message::ToAgent;
 use muster_model::job::Job;
 use muster_model::node::{Account, Capacity};
 use muster_model::spec::{After, JobSpec, Target};
-use muster_model::{AttemptId, BundleId, NodeId, TaskId, Timestamp};
+use muster_model::{AttemptId, BundleId, JobId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Need, NodeState, Serves};
 use tokio::sync::mpsc;
 
@@ -88,6 +88,8 @@ pub(super) struct Node {
     pub is_doubted: bool,
     /// It is nobody's any more, and goes when what ran there has ended, or at this moment.
     pub leaves_at: Option<Timestamp>,
+    /// The last removal that it was told of, where there may be more.
+    pub last_removal: Option<JobId>,
 }
 
 impl Node {
@@ -110,6 +112,7 @@ impl Node {
             allocation: None,
             is_doubted: false,
             leaves_at: None,
+            last_removal: None,
         }
     }
 

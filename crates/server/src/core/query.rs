@@ -86,7 +86,7 @@ impl Core {
     }
 
     /// Why another scheduler has not begun it, as far as that has said so.
-    fn why_handed_over(&self, live: &Live) -> Why {
+    pub(super) fn why_handed_over(&self, live: &Live) -> Why {
         let target = live.target();
         let allocation = self.allocations.get(&live.job.attempt_id());
         let said = allocation.and_then(|allocation| allocation.wait.clone());

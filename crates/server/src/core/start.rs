@@ -11,6 +11,7 @@ use muster_scheduler::{Scheduler, Usage};
 use muster_store::{NodeRow, UsageRow};
 
 use super::allocation::Allocation;
+use super::clock::ClockReading;
 use super::live::{Ended, Live, Node};
 use super::schedule::{MEMORY, Untold, millis};
 use super::{Core, Parts};
@@ -44,6 +45,7 @@ impl Core {
             unheard: Vec::new(),
             settling: Vec::new(),
             settles_at: now + SETTLE,
+            clock: ClockReading::now(),
             ended: HashMap::new(),
             collecting: None,
             timers: BTreeSet::from([now + SETTLE]),
@@ -149,7 +151,7 @@ impl Core {
     fn load_jobs(&mut self) -> Result<(), muster_store::Error> {
         let mut preempted = self.parts.readers.preempted_since(super::now() - MEMORY)?;
         for row in self.parts.readers.load_unfinished()? {
-            let live = Live {
+            let mut live = Live {
                 need: Arc::new(self.need_of(&row.owner, &row.spec)),
                 preempted: preempted.remove(&row.job.id).unwrap_or_default(),
                 job: row.job,
@@ -161,6 +163,8 @@ impl Core {
                 submitted_at: row.submitted_at,
                 after: Vec::new(),
             };
+            // The clock may have been set back while no server ran.
+            live.job.limit_waits(super::now());
             self.jobs.insert(live.job.id.clone(), live);
         }
         Ok(())

@@ -325,7 +325,7 @@ fn before_agents(verdict: &Verdict, begun: bool) -> Reason {
     settled(verdict).unwrap_or_else(|| match verdict {
         Verdict::NodeFailed { node: Some(node) } => failed(&format!("{node} failed")),
         Verdict::NodeFailed { node: None } => failed("a machine failed"),
-        Verdict::TimeLimit => failed("its time was up"),
+        Verdict::TimeLimit { .. } => failed("its time was up"),
         Verdict::OutOfMemory => failed("it ran out of memory"),
         Verdict::Failed { message } => failed(message),
         Verdict::Evicted { message } | Verdict::ImagePull { message } | Verdict::Refused { message } => {

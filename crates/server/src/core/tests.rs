@@ -13,14 +13,17 @@ use tokio::sync::oneshot;
 use super::*;
 
 mod ahead;
+mod array;
 mod audit;
 mod claim;
+mod clock;
 mod delegate;
 mod machine;
 mod member;
 mod owner;
 mod pool;
 mod quota;
+mod removal;
 mod schedule;
 mod workspace;
 
@@ -336,7 +339,7 @@ fn a_retry_is_a_new_attempt_in_a_new_batch() {
     let mut fixture = Fixture::new();
     let _messages = fixture.connect("a", vec![]);
     let job = fixture.submit(json!({ "nodes": 1, "command": ["false"], "retries": 1 }));
-    let failure = || Some(muster_model::Reason::ExitCode { exit_code: 3 });
+    let failure = || Some(muster_model::Reason::exited(3));
     fixture.say(ended(task(&job, 1, 0), failure()));
     assert_eq!(fixture.state(&job), State::Queued);
     fixture.core.turn(std::iter::empty());
@@ -463,7 +466,7 @@ fn the_second_attempt_is_told_of_the_first() {
     let mut fixture = Fixture::new();
     let mut messages = fixture.connect("a", vec![]);
     let job = fixture.submit(json!({ "command": ["false"], "retries": 1 }));
-    fixture.say(ended(task(&job, 1, 0), Some(muster_model::Reason::ExitCode { exit_code: 3 })));
+    fixture.say(ended(task(&job, 1, 0), Some(muster_model::Reason::exited(3))));
     fixture.core.turn(std::iter::empty());
     let previous: Vec<_> = all(&mut messages)
         .into_iter()

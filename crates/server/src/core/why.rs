@@ -117,7 +117,8 @@ impl Core {
     pub(super) fn question(&mut self, about: About, target: &Target, now: Timestamp) -> Question {
         self.tell_nodes();
         let absent = self.absent(target);
-        if absent.count() == absent.all {
+        // Nodes of another scheduler are not ours to count: a job that waits here waits for something else.
+        if !self.is_delegated(target) && absent.count() == absent.all {
             return Question::Answered(self.nowhere(target, &absent));
         }
         let missing = (absent.count() > 0)

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use futures::future::join_all;
-use muster_api::cluster::{ClusterList, ClusterNode, ClusterView, DeviceCount, HiddenPlace};
-use muster_engine::{Engine, Error, Family, Offer};
+use muster_api::cluster::{ClusterList, ClusterNode, ClusterView, DeviceCount, HiddenPlace, PlaceLimitsView};
+use muster_engine::{Engine, Error, Family, Offer, PlaceLimits};
 use tokio::time::timeout;
 
 use super::describe::Always;
@@ -33,11 +33,19 @@ pub(super) async fn all(shared: &Shared) -> Vec<ClusterView> {
 
 async fn view(engine: &Arc<dyn Engine>) -> ClusterView {
     let late = |_| Err(Error::retryable("it does not answer", silent()));
-    let answer = timeout(ANSWER, engine.nodes()).await.unwrap_or_else(late);
+    let asked = async { Ok((engine.nodes().await?, engine.limits().await?)) };
+    let answer = timeout(ANSWER, asked).await.unwrap_or_else(late);
     let name = engine.capabilities().name;
-    let mut cluster = ClusterView { engine: name.into(), nodes: Vec::new(), hidden: Vec::new(), error: None };
+    let mut cluster = ClusterView {
+        engine: name.into(),
+        nodes: Vec::new(),
+        limits: Vec::new(),
+        hidden: Vec::new(),
+        error: None,
+    };
     match answer {
-        Ok(offers) => {
+        Ok((offers, limits)) => {
+            cluster.limits = limits.into_iter().map(|limits| limits_view(name, limits)).collect();
             for Offer { places, hidden, .. } in offers.iter().filter(|offer| offer.hidden.is_some()) {
                 let hide =
                     |place| HiddenPlace { on: on(name, place), why: hidden.clone().unwrap_or_default() };
@@ -54,6 +62,18 @@ async fn view(engine: &Arc<dyn Engine>) -> ClusterView {
 /// What a job says to run there.
 fn on(engine: &str, place: &String) -> String {
     if place.is_empty() { engine.to_owned() } else { format!("{engine}/{place}") }
+}
+
+fn limits_view(engine: &str, limits: PlaceLimits) -> PlaceLimitsView {
+    let PlaceLimits { place, is_default, max_time, default_time, max_nodes } = limits;
+    let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    PlaceLimitsView {
+        on: on(engine, &place),
+        is_default,
+        max_time_ms: max_time.map(milliseconds),
+        default_time_ms: default_time.map(milliseconds),
+        max_nodes,
+    }
 }
 
 fn node(engine: &str, offer: Offer) -> ClusterNode {

@@ -14,7 +14,7 @@ use muster_api::view::{
     CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, RenameJob, StopJob, Why,
 };
 use muster_bundle::chunk;
-use muster_engine::{Class, Error, Family, Gang};
+use muster_engine::{Class, Error, Family, Gang, GangChange};
 use muster_model::JobId;
 use muster_model::job::Event;
 use muster_model::spec::{After, FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
@@ -25,6 +25,7 @@ use super::describe::{Always, Conflicts, OnJob, Reads, Takes};
 use super::failure::{self, Failure, Json, Params, TheJob};
 use super::limits;
 use super::metrics::add_present;
+use super::pass_on::pass_on;
 use crate::accounts::Caller;
 use crate::audit;
 use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, internal};
@@ -84,12 +85,13 @@ pub(super) async fn create(
         None => None,
     };
     check_source(&shared, &caller, &request).await?;
+    let takes_environment = takes_environment(&shared, &spec);
     let submission = Submission {
         spec,
         owner: caller.name.clone(),
         bundle: request.bundle,
         source: request.source,
-        environment: request.environment,
+        environment: request.environment.filter(|_| takes_environment),
         idempotency: key.zip(digest),
         sight: caller.rights.sight(),
     };
@@ -102,6 +104,15 @@ pub(super) async fn create(
     let id = made?;
     let detail = read(&shared, move |readers| show_one(readers, &id)).await?;
     Ok((StatusCode::CREATED, Json(detail)).into_response())
+}
+
+/// Whether a job is to have its submitter's variables. On a cluster of another site, they would mean nothing.
+fn takes_environment(shared: &Shared, spec: &JobSpec) -> bool {
+    let engine = shared.engines.get(spec.on.engine());
+    engine.is_some_and(|engine| {
+        let capabilities = engine.capabilities();
+        capabilities.family == Family::Fleet || capabilities.submitter_environment
+    })
 }
 
 /// The jobs that one waits for, by their ids: names may mean others later. Nobody waits for what they cannot see.
@@ -152,7 +163,7 @@ async fn submit(shared: &Shared, submission: Submission) -> Result<JobId, Proble
 fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
     let mut spec = JobSpec::from_value(request.spec.clone()).map_err(Problem::fields)?;
     muster_launch::settle(&mut spec);
-    let mut errors = Vec::new();
+    let mut errors = muster_launch::check(&spec);
     match shared.engines.get(spec.on.engine()) {
         Some(engine) => {
             let capabilities = engine.capabilities();
@@ -411,6 +422,21 @@ async fn moved(shared: &Arc<Shared>, id: JobId, event: Event) -> Result<Json<Job
     Ok(Json(view::row_summary(&row)))
 }
 
+/// Changes a job where it waits: here, or at another scheduler.
+async fn changed(
+    shared: &Arc<Shared>,
+    id: JobId,
+    change: GangChange,
+    event: Event,
+) -> Result<Json<JobSummary>, Failure> {
+    let Some(gang) = pass_on(shared, &id, change).await? else {
+        return moved(shared, id, event).await;
+    };
+    shared.core.ask(|reply| Input::PassedOn(gang, change, reply)).await?;
+    let row = read(shared, move |readers| row(readers, &id)).await?;
+    Ok(Json(view::row_summary(&row)))
+}
+
 /// Keep a job that waits in the queue.
 #[utoipa::path(post, path = "/api/v1/jobs/{job}/hold", tag = "jobs", operation_id = "hold_job", params(("job" = String, Path)),
     responses((status = 200, body = JobSummary), Always, OnJob))]
@@ -418,7 +444,7 @@ pub(super) async fn hold(
     State(shared): State<Arc<Shared>>,
     TheJob(job): TheJob,
 ) -> Result<Json<JobSummary>, Failure> {
-    moved(&shared, job, Event::Hold).await
+    changed(&shared, job, GangChange::Hold, Event::Hold).await
 }
 
 /// Let a job go that is held in the queue.
@@ -428,7 +454,7 @@ pub(super) async fn release(
     State(shared): State<Arc<Shared>>,
     TheJob(job): TheJob,
 ) -> Result<Json<JobSummary>, Failure> {
-    moved(&shared, job, Event::Release).await
+    changed(&shared, job, GangChange::Release, Event::Release).await
 }
 
 /// Give a job that is not over another name.

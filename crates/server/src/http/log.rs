@@ -49,7 +49,8 @@ pub(super) async fn follow(
     Params(query): Params<LogsQuery>,
 ) -> Result<Response, Failure> {
     let follower = open(shared, job, query, Form::Pieces).await?;
-    Ok(sse::feed(follower))
+    let attempt = follower.attempt();
+    Ok(sse::feed(EventFeed { follower, attempt, unsent: Vec::new().into_iter() }))
 }
 
 /// What is made of several tasks' output.
@@ -150,11 +151,23 @@ fn lacks(task: &Task, offset: u64) -> bool {
     task.end.as_ref().and_then(|end| end.log_bytes).is_some_and(|length| offset < length)
 }
 
-impl Feed for Follower {
+/// A follower whose pieces become events one by one: as JSON they take several times as much memory, and a reader may stop at
+/// any of them.
+struct EventFeed {
+    follower: Follower,
+    attempt: u32,
+    unsent: std::vec::IntoIter<Piece>,
+}
+
+impl Feed for EventFeed {
     async fn turn(&mut self, ready: &mut VecDeque<Event>) -> Result<bool, Problem> {
-        match Follower::turn(self).await? {
+        if let Some(piece) = self.unsent.next() {
+            ready.push_back(sse::event("log", None, &chunk(self.attempt, piece)));
+            return Ok(true);
+        }
+        match self.follower.turn().await? {
             Turn::Pieces(attempt, pieces) => {
-                ready.extend(pieces.into_iter().map(|piece| sse::event("log", None, &chunk(attempt, piece))));
+                (self.attempt, self.unsent) = (attempt, pieces.into_iter());
             }
             Turn::Again => {}
             Turn::End(end) => {
@@ -187,5 +200,6 @@ fn chunk(attempt: u32, piece: Piece) -> LogChunk {
         base64,
         next: piece.next,
         skip: piece.skip,
+        cut: piece.is_cut,
     }
 }

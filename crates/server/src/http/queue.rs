@@ -6,12 +6,14 @@ use axum::extract::State;
 use muster_api::problem::Problem;
 use muster_api::quota::{ChangeJob, QueueQuery, QueueView};
 use muster_api::view::JobSummary;
+use muster_engine::GangChange;
 use muster_model::spec::{FieldCode, FieldError, MAX_PRIORITY};
 
 use super::describe::{Always, OnJob, Reads, Takes};
 use super::failure::{Failure, Json, Params, TheJob};
 use super::job::{read, row};
 use super::limits;
+use super::pass_on::pass_on;
 use crate::accounts::Caller;
 use crate::core::{Input, QueueAsked};
 use crate::state::Shared;
@@ -60,6 +62,7 @@ pub(super) async fn change(
             );
         }
         limits::check_priority(&shared, &caller, &found.workspace, priority)?;
+        pass_on(&shared, &id, GangChange::Priority(priority)).await?;
         shared.core.ask(|reply| Input::Reprioritise(id.clone(), priority, reply)).await?;
     }
     let row = read(&shared, move |readers| row(readers, &id)).await?;

@@ -72,7 +72,8 @@ async fn answer(
     }
 }
 
-/// Takes a log. Of a task that runs elements of an array, the core is told when there is more to read.
+/// Takes a log. Of a task that runs elements of an array, the core is told when there is more to read. It is told once more
+/// when the stream breaks: the lane may write nothing else before the core has acted on what came last.
 async fn take_log(shared: &Arc<Shared>, task: &TaskId, stream: BufReader<Stream>) -> io::Result<()> {
     let (readers, job) = (shared.readers.clone(), task.attempt.job.clone());
     if !blocking(move || readers.is_array(&job).map_err(io::Error::other)).await? {
@@ -83,15 +84,23 @@ async fn take_log(shared: &Arc<Shared>, task: &TaskId, stream: BufReader<Stream>
     let mut grown = log.watch();
     let noticing = async {
         while grown.changed().await.is_ok() {
-            shared.core.tell(Input::LogGrown(task.clone())).await.map_err(io::Error::other)?;
+            tell_growth(shared, task).await?;
             tokio::time::sleep(GROWTH).await;
         }
         std::future::pending().await
     };
-    tokio::select! {
+    let taken = tokio::select! {
         taken = shared.logs.ingest(task, stream) => taken,
-        stopped = noticing => stopped,
+        stopped = noticing => return stopped,
+    };
+    if taken.is_err() {
+        tell_growth(shared, task).await?;
     }
+    taken
+}
+
+async fn tell_growth(shared: &Shared, task: &TaskId) -> io::Result<()> {
+    shared.core.tell(Input::LogGrown(task.clone())).await.map_err(io::Error::other)
 }
 
 /// Nobody speaks for tasks of another node.

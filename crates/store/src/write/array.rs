@@ -78,7 +78,7 @@ mod tests {
         let address = Address::new([127, 0, 0, 1], Vec::new());
         store.apply(&mut job, Event::StartTask { rank: 0, placement }, at(1));
         store.apply(&mut job, Event::TaskReady { attempt: 1, rank: 0, address }, at(2));
-        let failure = Some(Reason::ExitCode { exit_code: 3 });
+        let failure = Some(Reason::exited(3));
         let ended = Mark::Ended { element: 1, failure: failure.clone(), stopped: false };
         let marks = vec![
             Marked { mark: Mark::Began { element: 1 }, at: at(3), offset: 0, end: 30 },

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use muster_model::{Job, JobId, JobSpec, Task, Timestamp};
 use rusqlite::{OptionalExtension, Result, Transaction, params};
 
-use super::{allocation, array, request};
+use super::{allocation, array, removal, request};
 use crate::change::NewJob;
 use crate::error::{Error, doing};
 use crate::row::{count, json, optional_json, time, word};
@@ -210,6 +210,7 @@ fn put_task(transaction: &Transaction, job: &Job, rank: u32, task: &Task) -> Res
 
 /// Removes a job and all that hangs on it; foreign keys take the rows that name it.
 pub(super) fn remove(transaction: &Transaction, id: &JobId) -> Result<(), Error> {
+    removal::owe(transaction, id).map_err(doing("store what nodes have to remove"))?;
     let spec = remove_row(transaction, id).map_err(doing("remove a job"))?;
     match spec {
         Some(spec) => {

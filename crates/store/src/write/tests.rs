@@ -141,7 +141,7 @@ fn an_attempt_has_a_start_an_end_and_a_reason_that_later_changes_leave_alone() {
         end: TaskEnd::new(failure, Some(7)),
         at: at(30),
     };
-    let failure = Some(Reason::ExitCode { exit_code: 3 });
+    let failure = Some(Reason::exited(3));
     store.apply(&mut job, admit(2), at(10));
     store.apply(&mut job, end(1, failure.clone()), at(30));
     assert_eq!(store.readers.attempts(&job.id).unwrap()[0].ended_at, None, "rank 0 is still there");

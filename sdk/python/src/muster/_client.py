@@ -98,10 +98,20 @@ class Client:
         seen = self._transport.call("POST", "/jobs", body=body)
         return Job(self._transport, seen["id"], seen)
 
-    def machine(self, name: str, *, nodes: int = 1, on: str = "local", labels: Mapping[str, str] | None = None) -> Job:
+    def machine(
+        self,
+        name: str,
+        *,
+        nodes: int = 1,
+        on: str = "local",
+        labels: Mapping[str, str] | None = None,
+        peers: bool | None = None,
+    ) -> Job:
         """Makes a machine, or a group of them: it runs nothing of its own, and is used through `exec`, `session` and
-        `upload` until it is stopped. `suspend` and `resume` park it and bring it back."""
-        spec = {"kind": "machine", "name": name, "nodes": nodes, "on": on, "labels": dict(labels or {})}
+        `upload` until it is stopped. `suspend` and `resume` park it and bring it back. `peers` lets it reach itself by
+        ssh; those of a group reach each other anyway."""
+        fields = {"kind": "machine", "name": name, "nodes": nodes, "on": on, "labels": dict(labels or {})}
+        spec = _said({**fields, "peers": peers})
         # On this machine a task has the environment of whoever asked for it, as with every job; hosts have their own.
         return self.create(spec, environment=os.environ if on == "local" else None)
 

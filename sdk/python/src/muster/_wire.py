@@ -43,7 +43,7 @@ Code = Literal[
     "unknown",
 ]
 Command = Union[list[str], str]
-CommandOn = Literal["all", "first"]
+CommandOn = Literal["all", "first", "processes"]
 CommandState = Literal["queued", "running", "done", "lost"]
 ElementState = Literal["waiting", "running", "succeeded", "failed"]
 Face = Literal["dlws", "dlc", "modelarts", "slurm"]
@@ -77,6 +77,7 @@ Scope = Literal["read", "write", "admin"]
 State = Literal["queued", "starting", "running", "stopping", "succeeded", "failed", "stopped", "suspended"]
 TaskPhase = Literal["assigned", "ready", "running", "ended"]
 Terminal = Literal["tmux", "pty"]
+TimeLimitSource = Literal["job", "partition_default", "partition_limit", "cluster"]
 UserState = Literal["pending", "active", "disabled"]
 Vendor = Literal["ascend", "nvidia"]
 
@@ -286,6 +287,7 @@ class ClusterView(TypedDict):
     engine: str
     error: NotRequired[str | None]
     hidden: NotRequired[list[HiddenPlace]]
+    limits: NotRequired[list[PlaceLimitsView]]
     nodes: list[ClusterNode]
 
 
@@ -642,6 +644,7 @@ class LogChunk(TypedDict):
     at: str
     attempt: int
     base64: NotRequired[str | None]
+    cut: NotRequired[bool]
     next: int
     rank: int
     skip: NotRequired[list[int] | None]
@@ -775,6 +778,16 @@ class Place(TypedDict):
 
     role: NotRequired[Role | None]
     workspace: str
+
+
+class PlaceLimitsView(TypedDict):
+    """The limits that a place has for each job."""
+
+    default_time_ms: NotRequired[int | None]
+    is_default: NotRequired[bool]
+    max_nodes: NotRequired[int | None]
+    max_time_ms: NotRequired[int | None]
+    on: str
 
 
 class PoolList(TypedDict):
@@ -914,11 +927,13 @@ class Reason(TypedDict):
         "timeout",
     ]
     command: NotRequired[str]
+    error: NotRequired[str | None]
     exit_code: NotRequired[int]
     failed: NotRequired[int]
     limit_ms: NotRequired[int]
     message: NotRequired[str]
     node: NotRequired[str]
+    set_by: NotRequired[TimeLimitSource]
     signal: NotRequired[int]
     total: NotRequired[int]
 

@@ -9,7 +9,7 @@ from muster._fastgpu.front import *  # noqa: F403
 from muster._fastgpu.generation import NCLUSTER
 from muster._fastgpu.make import Maker
 
-from . import backend, ncluster_globals, util
+from . import aws_backend, aws_util, backend, ncluster_globals, util
 
 _MAKER = Maker(NCLUSTER)
 _MAKER.generation.greet(front.__version__)
@@ -26,6 +26,9 @@ def get_backend_module() -> Any:
 
 
 __all__ = [
+    "aws_backend",
+    "aws_util",
+    "backend",
     "get_backend_module",
     "get_logdir_root",
     "make_job",

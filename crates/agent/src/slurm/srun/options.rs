@@ -39,6 +39,8 @@ pub(super) struct Options {
     pub cyclic: bool,
     pub no_kill: bool,
     pub quiet: bool,
+    /// The option that only the `srun` of a real Slurm can honour, with what to do where there is none.
+    pub needs_real: Option<(String, &'static str)>,
     pub command: Vec<String>,
 }
 
@@ -54,8 +56,13 @@ pub(super) enum Source {
 enum Does {
     Set(fn(&mut Options, &str) -> Result<(), String>),
     Nothing,
+    /// Only a real Slurm can do it; what to do elsewhere.
+    Real(&'static str),
     Refuse(&'static str),
 }
+
+/// The options of Pyxis, a plugin of Slurm's that many sites have.
+const PYXIS: &str = "it is for a Slurm with Pyxis; elsewhere, `--image` of a job chooses its container";
 
 const fn long(long: &'static str, takes: Takes, meaning: Does) -> Known<Does> {
     Known { long, short: None, takes, meaning }
@@ -65,7 +72,7 @@ const fn both(long: &'static str, short: char, takes: Takes, meaning: Does) -> K
     Known { long, short: Some(short), takes, meaning }
 }
 
-use Does::{Nothing, Refuse, Set};
+use Does::{Nothing, Real, Refuse, Set};
 use Takes::{Maybe, Nothing as No, Value};
 
 const KNOWN: &[Known<Does>] = &[
@@ -81,6 +88,18 @@ const KNOWN: &[Known<Does>] = &[
     both("chdir", 'D', Value, Set(|it, value| text(&mut it.chdir, value))),
     long("comment", Value, Nothing),
     both("constraint", 'C', Value, Nothing),
+    long("container-entrypoint", No, Real(PYXIS)),
+    long("container-entrypoint-log", No, Real(PYXIS)),
+    long("container-env", Value, Real(PYXIS)),
+    long("container-image", Value, Real(PYXIS)),
+    long("container-mount-home", No, Real(PYXIS)),
+    long("container-mounts", Value, Real(PYXIS)),
+    long("container-name", Value, Real(PYXIS)),
+    long("container-readonly", No, Real(PYXIS)),
+    long("container-remap-root", No, Real(PYXIS)),
+    long("container-save", Value, Real(PYXIS)),
+    long("container-workdir", Value, Real(PYXIS)),
+    long("container-writable", No, Real(PYXIS)),
     long("core-spec", Value, Nothing),
     long("cores-per-socket", Value, Nothing),
     long("cpu-bind", Value, Nothing),
@@ -131,6 +150,9 @@ const KNOWN: &[Known<Does>] = &[
     long("multi-prog", No, Refuse("start each program with an srun of its own: `srun … & srun … & wait`")),
     long("network", Value, Nothing),
     long("nice", Maybe, Nothing),
+    long("no-container-entrypoint", No, Real(PYXIS)),
+    long("no-container-mount-home", No, Real(PYXIS)),
+    long("no-container-remap-root", No, Real(PYXIS)),
     both("no-kill", 'k', Maybe, Set(|it, _| yes(&mut it.no_kill))),
     both("nodelist", 'w', Value, Set(|it, value| text(&mut it.nodelist, value))),
     both(
@@ -266,15 +288,15 @@ fn input(it: &mut Options, value: &str) -> Result<(), String> {
 
 /// What MPI's processes know of each other they have from Slurm's own libraries. Without these each would be alone, and
 /// compute what the others do as well: better not to begin.
-fn mpi(_: &mut Options, value: &str) -> Result<(), String> {
-    match value {
-        "none" => Ok(()),
-        "list" => Err("MPI plugin types are...\n\tnone".to_owned()),
-        other => Err(format!(
-            "processes started by this srun do not find each other by {other}; start them with mpirun, which finds the job's nodes by itself"
-        )),
+fn mpi(it: &mut Options, value: &str) -> Result<(), String> {
+    if value != "none" {
+        it.needs_real = Some((format!("--mpi={value}"), ALONE));
     }
+    Ok(())
 }
+
+const ALONE: &str = "processes started by this srun do not find each other; start them with mpirun, which finds the job's nodes by \
+                     itself";
 
 impl Options {
     fn new(variable: &dyn Fn(&str) -> Option<String>) -> Options {
@@ -311,6 +333,7 @@ impl Options {
             cyclic: false,
             no_kill: false,
             quiet: false,
+            needs_real: None,
             command: Vec::new(),
         }
     }
@@ -325,6 +348,7 @@ impl Options {
             match one.meaning {
                 Set(set) => set(&mut options, one.value.as_deref().unwrap_or_default()).map_err(named)?,
                 Nothing => {}
+                Real(instead) => options.needs_real = Some((one.written, instead)),
                 Refuse(instead) => return Err(named(instead.to_owned())),
             }
         }
@@ -374,7 +398,6 @@ mod tests {
     #[test]
     fn what_would_not_do_what_it_says_is_refused() {
         for (line, part) in [
-            ("--mpi=pmix true", "start them with mpirun"),
             ("--multi-prog x", "an srun of its own"),
             ("--het-group=1 x", "several parts"),
             ("--ntask=2 x", "may be --ntasks"),
@@ -386,6 +409,18 @@ mod tests {
             let error = read(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn what_only_slurm_can_do_is_left_to_its_own_srun() {
+        let needs = |line: &str| read(line).unwrap().needs_real.map(|(option, _)| option);
+        assert_eq!(needs("--mpi=pmix true").as_deref(), Some("--mpi=pmix"));
+        assert_eq!(
+            needs("--container-image=a.sqsh --no-container-mount-home true").as_deref(),
+            Some("--no-container-mount-home")
+        );
+        assert_eq!(needs("--mpi=none true"), None);
+        assert_eq!(needs("python --mpi=pmix"), None, "that is the program's");
     }
 
     #[test]

@@ -181,6 +181,21 @@ fn a_dead_slurmd_is_not_missed_and_a_dead_node_is() {
 }
 
 #[test]
+fn the_node_that_died_is_the_one_that_is_named() {
+    let site = Site::on(Slurm::start_with(&[("SlurmdTimeout", "4")]));
+    let job = site.submit_to("slurm/gpu", &["-N", "2", "--exclusive", "--", "sleep", "1000"]);
+    site.home.wait_for_state(&job, "running");
+    site.slurm.kill_node(2);
+    let shown = site.end_of(&job, 125);
+    assert_eq!(shown["reason"], serde_json::json!({ "code": "node_lost", "node": "n2" }), "{shown}");
+    for words in [["why", &job], ["show", &job], ["events", &job]] {
+        let said = site.home.ok(words);
+        assert!(said.contains("lost n2") && !said.contains("lost n1"), "{words:?}: {said}");
+    }
+    site.wait_for_nothing_left();
+}
+
+#[test]
 fn a_node_that_is_drained_ends_nothing_and_one_that_is_down_does() {
     let site = Site::new();
     let job = site.submit_line(&[], &noted("drained"));

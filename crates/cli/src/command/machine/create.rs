@@ -105,7 +105,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let exclusive = if args.exclusive || args.shared { Some(args.exclusive) } else { None };
     let request = spec::assemble_machine(&flags, &args.labels, exclusive, &here)?;
     let session = Session::open().await?;
-    let environment = environment(&request.spec, &here);
+    let environment = environment(&request.spec, &here, &session);
     let job = machine::create(&session, &flags, request.value, environment).await?;
     let id = job.summary.id.as_str();
     if !args.no_wait {

@@ -1,8 +1,10 @@
 //! The machines of other people's schedulers, for each place that a job can name.
 
-use muster_api::cluster::{ClusterNode, ClusterView};
+use std::time::Duration;
+
+use muster_api::cluster::{ClusterNode, ClusterView, PlaceLimitsView};
 use muster_api::model::printable;
-use muster_api::model::quantity::format_bytes;
+use muster_api::model::quantity::{format_bytes, format_duration};
 
 use super::cpus;
 use crate::table::{Cell, Table};
@@ -34,6 +36,9 @@ pub(super) fn text(clusters: &[ClusterView], width: Option<usize>, colours: bool
                 printable::inline(&heading(&places, &here)),
                 table(&here).render(width, colours)
             ));
+        }
+        if !cluster.limits.is_empty() {
+            texts.push(limits_table(&cluster.limits).render(width, colours));
         }
     }
     texts
@@ -91,6 +96,23 @@ fn table(nodes: &[&ClusterNode]) -> Table {
     table
 }
 
+/// What each partition lets a job have.
+fn limits_table(limits: &[PlaceLimitsView]) -> Table {
+    let mut table = Table::new(&["PARTITION", "LONGEST TIME", "DEFAULT TIME", "NODES PER JOB"]);
+    let time = |limit: Option<u64>| limit.map(|limit| format_duration(Duration::from_millis(limit)));
+    for one in limits {
+        let default = if one.is_default { " (default)" } else { "" };
+        let longest = time(one.max_time_ms).unwrap_or_else(|| "unlimited".into());
+        table.row(vec![
+            format!("{}{default}", one.on).into(),
+            longest.clone().into(),
+            time(one.default_time_ms).unwrap_or(longest).into(),
+            one.max_nodes.map_or_else(|| "unlimited".into(), |nodes| nodes.to_string()).into(),
+        ]);
+    }
+    table
+}
+
 /// `H100 3/8, gpu 0/2`.
 fn devices(node: &ClusterNode) -> String {
     let group = |(kind, count): (&String, &muster_api::cluster::DeviceCount)| {
@@ -112,7 +134,7 @@ fn state(word: &str) -> Cell {
 
 #[cfg(test)]
 mod tests {
-    use muster_api::cluster::{DeviceCount, HiddenPlace};
+    use muster_api::cluster::{DeviceCount, HiddenPlace, PlaceLimitsView};
 
     use super::*;
 
@@ -136,16 +158,33 @@ mod tests {
             node("n1", &["slurm/main", "slurm/gpu"], "mixed", 3),
             node("n2", &["slurm/main"], "drained", 0),
         ];
+        let limits = vec![
+            PlaceLimitsView {
+                on: "slurm/main".into(),
+                is_default: true,
+                max_time_ms: None,
+                default_time_ms: None,
+                max_nodes: None,
+            },
+            PlaceLimitsView {
+                on: "slurm/gpu".into(),
+                is_default: false,
+                max_time_ms: Some(7_200_000),
+                default_time_ms: Some(1_800_000),
+                max_nodes: Some(2),
+            },
+        ];
         let away = HiddenPlace { on: "k8s/lab".into(), why: "connection refused".into() };
         let of = |engine: &str| ClusterView {
             engine: engine.into(),
             nodes: Vec::new(),
+            limits: Vec::new(),
             hidden: Vec::new(),
             error: None,
         };
         let prod = vec![node("gpu1", &["k8s", "k8s/prod"], "idle", 8)];
         let clusters = [
-            ClusterView { nodes, ..of("slurm") },
+            ClusterView { nodes, limits, ..of("slurm") },
             ClusterView { nodes: prod, hidden: vec![away], ..of("k8s") },
             ClusterView { error: Some("connection refused".into()), ..of("other") },
         ];
@@ -158,6 +197,10 @@ mod tests {
         slurm/gpu, 1 machine, 3 of 8 devices free:
         NODE   STATE   FREE CPUS   FREE MEMORY   FREE DEVICES   NOTE
         n1     mixed   6/8         1 GB/4 GB     H100 3/8
+
+        PARTITION              LONGEST TIME   DEFAULT TIME   NODES PER JOB
+        slurm/main (default)   unlimited      unlimited      unlimited
+        slurm/gpu              2h             30m            2
 
         k8s/lab is not shown: connection refused
 

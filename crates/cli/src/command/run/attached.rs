@@ -11,6 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::{array, exit_code, headline, summary};
 use crate::command::nodes::place;
+use crate::command::state::end_of_attempt;
 use crate::command::stop;
 use crate::display::{Display, Mode};
 use crate::error::Error;
@@ -77,7 +78,7 @@ pub(in crate::command) async fn watch(
     loop {
         tokio::select! {
             item = log.next() => match item.map_err(|error| watch.abandoned(error))? {
-                LogItem::Chunk(chunk) => watch.on_chunk(&chunk)?,
+                LogItem::Chunk(chunk) => watch.on_chunk(&chunk).await?,
                 LogItem::End(end) => return watch.on_end(&end, json).await,
             },
             received = interrupts.next() => {
@@ -139,8 +140,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn on_chunk(&mut self, chunk: &LogChunk) -> Result<(), Error> {
+    async fn on_chunk(&mut self, chunk: &LogChunk) -> Result<(), Error> {
         self.on_start();
+        if self.display.begins_attempt(chunk) {
+            let reason = end_of_attempt(self.session, self.id(), chunk.attempt - 1).await;
+            self.shown(|display| display.on_attempt(chunk.attempt, reason.as_deref()))?;
+        }
         self.shown(|display| display.chunk(chunk))
     }
 

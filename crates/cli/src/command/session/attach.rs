@@ -73,7 +73,7 @@ pub(crate) async fn attach(which: &Which) -> Result<ExitCode, Error> {
 /// Until the terminal ends or the user leaves.
 async fn converse(line: muster_api::client::Line, leave: Option<u8>) -> io::Result<()> {
     let (mut from, mut to) = tokio::io::split(line);
-    let (mut keyboard, mut stdout) = (Stdin::open(), tokio::io::stdout());
+    let (mut keyboard, mut stdout) = (Stdin::open()?, tokio::io::stdout());
     let mut resized = signal(SignalKind::window_change())?;
     let shown = async {
         let mut piece = vec![0; 64 << 10];

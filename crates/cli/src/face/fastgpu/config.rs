@@ -27,7 +27,7 @@ pub(super) struct Wanted {
     pub confirm_cost: Option<bool>,
 }
 
-const KEYS: [&str; 16] = [
+pub(super) const KEYS: [&str; 16] = [
     "name",
     "machines",
     "instance_type",

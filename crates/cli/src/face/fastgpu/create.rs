@@ -81,6 +81,9 @@ pub(super) struct Args {
     /// Make the shared directory appear, as `mount` does
     #[arg(long, aliases = ["enable-nas", "enable_nas"], num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", value_parser = boolean)]
     nas: Option<bool>,
+    /// Leave the shared directory out
+    #[arg(long = "disable_nas", alias = "disable-nas", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", value_parser = boolean, conflicts_with = "nas")]
+    disable_nas: Option<bool>,
     /// Install CUDA, on a cloud's machine
     #[arg(long = "install_cuda", alias = "cuda_install", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", value_parser = boolean)]
     install_cuda: Option<bool>,
@@ -118,7 +121,7 @@ impl Args {
             vpc_name: self.vpc_name.clone(),
             spot: self.spot,
             skip_setup: self.skip_setup,
-            nas: self.nas,
+            nas: self.nas.or(self.disable_nas.map(|off| !off)),
             install_cuda: self.install_cuda,
             install_script: self.install_script.clone(),
             confirm_cost: self.confirm_cost,
@@ -152,7 +155,8 @@ pub(super) async fn run(generation: Generation, args: &Args) -> Result<ExitCode,
         None => ExitCode::SUCCESS,
     };
     let rows = machine::rows(session, std::slice::from_ref(&job)).await?;
-    let text = list::text(generation, &job.on, &rows, false, Timestamp::now());
+    let region = source::region(session).await;
+    let text = list::text(generation, &region, &rows, false, Timestamp::now());
     terminal::to_stdout(&text)?;
     Ok(code)
 }
@@ -219,7 +223,7 @@ async fn make(
         ..Flags::default()
     };
     let request = spec::assemble_machine(&flags, &wanted.labels(), None, &here)?;
-    let environment = environment(&request.spec, &here);
+    let environment = environment(&request.spec, &here, session);
     Ok(machine::create(session, &flags, request.value, environment).await?.summary)
 }
 
@@ -297,7 +301,19 @@ fn echo(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::KEYS;
     use super::*;
+
+    #[test]
+    fn every_key_of_the_file_is_a_flag() {
+        let command = Args::augment_args(clap::Command::new("create"));
+        for key in KEYS {
+            let is_flag = |arg: &clap::Arg| {
+                arg.get_long() == Some(key) || arg.get_all_aliases().is_some_and(|all| all.contains(&key))
+            };
+            assert!(command.get_arguments().any(is_flag), "--{key}");
+        }
+    }
 
     #[test]
     fn flags_of_several_letters_are_spelled_out_where_they_are_meant() {

@@ -1,7 +1,24 @@
-//! Tables as the other tool draws them: columns between bars, a ruler after every row.
+//! Tables as the other tool draws them: the newer generation has bars between columns and a ruler after every row, the
+//! older one has gaps, and a ruler above and below the headings.
 
 use muster_api::model::printable;
 use unicode_width::UnicodeWidthStr;
+
+/// How the cells of a table are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    Bars,
+    Gaps,
+}
+
+impl Layout {
+    const fn between(self) -> &'static str {
+        match self {
+            Self::Bars => " | ",
+            Self::Gaps => "  ",
+        }
+    }
+}
 
 /// A column: its heading, its least width, and whether it is pushed to the right.
 pub(super) struct Column {
@@ -11,7 +28,7 @@ pub(super) struct Column {
 }
 
 /// The whole table. The last column is not filled up, as nothing follows it.
-pub(super) fn draw(columns: &[Column], rows: &[Vec<String>]) -> String {
+pub(super) fn draw(layout: Layout, columns: &[Column], rows: &[Vec<String>]) -> String {
     // Escaped before they are measured.
     let escape = |row: &Vec<String>| row.iter().map(|cell| printable::one_line(cell)).collect();
     let rows: &Vec<Vec<String>> = &rows.iter().map(escape).collect();
@@ -20,7 +37,8 @@ pub(super) fn draw(columns: &[Column], rows: &[Vec<String>]) -> String {
         cells.max().unwrap_or(0).max(columns[at].least).max(columns[at].heading.width())
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    let ruler = "-".repeat(widths.iter().sum::<usize>() + 3 * columns.len().saturating_sub(1));
+    let gaps = layout.between().len() * columns.len().saturating_sub(1);
+    let ruler = "-".repeat(widths.iter().sum::<usize>() + gaps);
     let line = |cells: Vec<&str>, is_heading: bool| {
         let last = cells.len().saturating_sub(1);
         let filled = cells.iter().enumerate().map(|(at, cell)| {
@@ -31,13 +49,16 @@ pub(super) fn draw(columns: &[Column], rows: &[Vec<String>]) -> String {
                 _ => format!("{cell}{gap}"),
             }
         });
-        filled.collect::<Vec<_>>().join(" | ")
+        filled.collect::<Vec<_>>().join(layout.between())
     };
     let headings = line(columns.iter().map(|column| column.heading).collect(), true);
     let mut text = format!("{ruler}\n{headings}\n{ruler}\n");
     for row in rows {
         text.push_str(&line(row.iter().map(String::as_str).collect(), false));
-        text.push_str(&format!("\n{ruler}\n"));
+        text.push('\n');
+        if layout == Layout::Bars {
+            text.push_str(&format!("{ruler}\n"));
+        }
     }
     text
 }

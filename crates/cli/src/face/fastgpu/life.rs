@@ -1,6 +1,6 @@
 //! `fastgpu stop`, `start`, `kill` and `rename`.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
@@ -26,7 +26,7 @@ pub(super) struct KillArgs {
     #[arg(value_name = "NAME", required = true)]
     names: Vec<Named>,
     /// Do not ask
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'f', visible_alias = "force")]
     yes: bool,
 }
 
@@ -135,17 +135,30 @@ async fn find(session: &Session, names: &[Named]) -> Result<Vec<(Meant, Vec<Stri
     Ok(all)
 }
 
-/// Asks; what cannot be asked is not done.
+/// Asks; what cannot be asked is not done. A pipe may bring the answer, as of `yes` and of `echo y`.
 fn agreed(machines: &[String]) -> Result<bool, Error> {
-    if !can_ask() {
-        let message = format!("nobody can be asked whether to kill {}", machines.join(", "));
-        return Err(Error::new(Code::Usage, message).hint("--yes kills without a question"));
-    }
-    terminal::to_stderr(&format!("kill {}? (y/N) ", machines.join(", ")));
-    let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer);
+    let machines = machines.join(", ");
+    let question = format!("kill {machines}? (y/N) ");
+    let answer = if can_ask() {
+        terminal::to_stderr(&question);
+        answer()?
+    } else {
+        let piped = if io::stdin().is_terminal() { String::new() } else { answer()? };
+        if piped.is_empty() {
+            let message = format!("nobody can be asked whether to kill {machines}");
+            return Err(Error::new(Code::Usage, message).hint("--yes kills without a question"));
+        }
+        terminal::remark(&format!("{question}{piped}"));
+        piped
+    };
+    Ok(matches!(answer.to_lowercase().as_str(), "y" | "yes"))
+}
+
+fn answer() -> Result<String, Error> {
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
     read.map_err(|error| Error::io(Code::SystemFailed, "read the answer", &error))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    Ok(line.trim().to_owned())
 }
 
 fn names(job: &JobSummary) -> impl Iterator<Item = String> + use<> {

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use muster_api::model::{State, Timestamp};
 
 use super::Generation;
-use super::grid::{Column, draw};
+use super::grid::{Column, Layout, draw};
 use super::source;
 use crate::error::Error;
 use crate::machine::{self, Row};
@@ -27,16 +27,16 @@ pub(super) struct Args {
     /// All machines of the account, with their owner and id
     #[arg(short, long)]
     all: bool,
+    /// Stopped machines as well; they are always listed
+    #[arg(long = "stop")]
+    is_stop: bool,
 }
 
 pub(super) async fn run(generation: Generation, args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let groups = machine::all(&session, &[]).await?;
     let rows = machine::rows(&session, &groups).await?;
-    let region = match std::env::var("ALIYUN_DEFAULT_REGION") {
-        Ok(region) if !region.is_empty() => region,
-        _ => source::place(&session).await.map_or_else(|_| "local".to_owned(), |place| place.on),
-    };
+    let region = source::region(&session).await;
     let text = text(generation, &region, &rows, args.all, Timestamp::now());
     terminal::to_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -47,40 +47,85 @@ pub(super) fn text(generation: Generation, region: &str, rows: &[Row], all: bool
     for (heading, states) in SECTIONS {
         let shown: Vec<&Row> = rows.iter().filter(|row| states.contains(&row.state)).collect();
         if !shown.is_empty() || heading == SECTIONS[0].0 {
-            text.push_str(&format!("{heading}\n{}", table(&shown, all, now)));
+            text.push_str(&format!("{heading}\n{}", table(generation, &shown, all, now)));
         }
     }
     text
 }
 
-fn table(rows: &[&Row], all: bool, now: Timestamp) -> String {
+fn table(generation: Generation, rows: &[&Row], all: bool, now: Timestamp) -> String {
     let column = |heading, least| Column { heading, least, right: false };
-    let mut columns = vec![
-        column("Instance Name", 21),
-        Column { heading: "Age(hr)", least: 7, right: true },
-        column("Public IP", 14),
-        column("Private IP", 14),
-        column("GPU", 8),
-        column("Instance Type  ", 23),
-    ];
-    if all {
-        columns.extend([column("Key-Owner", 9), column("instance_id", 11)]);
+    match generation {
+        Generation::Fastgpu => {
+            let mut columns = vec![
+                column("Instance Name", 21),
+                Column { heading: "Age(hr)", least: 7, right: true },
+                column("Public IP", 14),
+                column("Private IP", 14),
+                column("GPU", 8),
+                column("Instance Type  ", 23),
+            ];
+            if all {
+                columns.extend([column("Key-Owner", 9), column("instance_id", 11)]);
+            }
+            let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row, all, now)).collect();
+            draw(Layout::Bars, &columns, &cells)
+        }
+        Generation::Ecluster => {
+            let columns = [
+                column("name", 14),
+                Column { heading: "hours_live", least: 10, right: true },
+                column("instance_type", 18),
+                column("public_ip", 14),
+                column("key/owner", 13),
+                column("private_ip", 13),
+                column("instance_id", 11),
+            ];
+            let cells: Vec<Vec<String>> = rows.iter().map(|row| older_cells(row, now)).collect();
+            draw(Layout::Gaps, &columns, &cells)
+        }
     }
-    let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row, all, now)).collect();
-    draw(&columns, &cells)
 }
 
 fn cells(row: &Row, all: bool, now: Timestamp) -> Vec<String> {
-    let hours = now.duration_since(row.submitted_at).as_secs_f64() / 3600.0;
-    let address = row.address.clone().unwrap_or_else(|| "-".into());
-    let kind = row.labels.get("instance_type").cloned().unwrap_or_else(|| "-".into());
+    let address = address(row);
     let mut cells =
-        vec![row.name.clone(), format!("{:.1}", hours.max(0.0)), address.clone(), address, row.gpus(), kind];
+        vec![row.name.clone(), age(row, now), address.clone(), address, row.gpus(), instance_type(row)];
     if all {
-        cells.push(row.owner.clone());
-        cells.push(row.node.as_ref().map_or_else(|| "-".into(), ToString::to_string));
+        cells.extend([row.owner.clone(), instance_id(row)]);
     }
     cells
+}
+
+fn older_cells(row: &Row, now: Timestamp) -> Vec<String> {
+    let (address, owner) = (address(row), row.owner.clone());
+    vec![
+        row.name.clone(),
+        age(row, now),
+        instance_type(row),
+        address.clone(),
+        owner,
+        address,
+        instance_id(row),
+    ]
+}
+
+/// In hours.
+fn age(row: &Row, now: Timestamp) -> String {
+    let hours = now.duration_since(row.submitted_at).as_secs_f64() / 3600.0;
+    format!("{:.1}", hours.max(0.0))
+}
+
+fn address(row: &Row) -> String {
+    row.address.clone().unwrap_or_else(|| "-".into())
+}
+
+fn instance_type(row: &Row) -> String {
+    row.labels.get("instance_type").cloned().unwrap_or_else(|| "-".into())
+}
+
+fn instance_id(row: &Row) -> String {
+    row.node.as_ref().map_or_else(|| "-".into(), ToString::to_string)
 }
 
 #[cfg(test)]
@@ -133,7 +178,25 @@ mod tests {
     #[test]
     fn all_machines_have_owner_and_id_and_those_that_do_not_run_are_listed_below() {
         let states = [("a", State::Running), ("b", State::Suspended), ("c", State::Queued)];
-        insta::assert_snapshot!(shown(Generation::Ecluster, &states, true));
+        insta::assert_snapshot!(shown(Generation::Fastgpu, &states, true));
+    }
+
+    #[test]
+    fn the_older_generation_has_the_columns_of_its_documentation() {
+        let states = [("perseus-bert", State::Running), ("b", State::Suspended)];
+        insta::assert_snapshot!(shown(Generation::Ecluster, &states, false), @r"
+        In Region cn-beijing
+        Running Instances:
+        ------------------------------------------------------------------------------------------------------------------
+        name                hours_live  instance_type            public_ip       key/owner      private_ip     instance_id
+        ------------------------------------------------------------------------------------------------------------------
+        task0.perseus-bert        17.7  ecs.gn6v-c10g1.20xlarge  192.168.50.75   root           192.168.50.75  node_gpu.h1
+        Stopped Instances:
+        --------------------------------------------------------------------------------------------------------------
+        name            hours_live  instance_type            public_ip       key/owner      private_ip     instance_id
+        --------------------------------------------------------------------------------------------------------------
+        task0.b               17.7  ecs.gn6v-c10g1.20xlarge  -               root           -              -
+        ");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use super::grid::{Column, draw};
+use super::grid::{Column, Layout, draw};
 use crate::error::Error;
 use crate::session::Session;
 use crate::terminal;
@@ -42,7 +42,7 @@ pub(super) async fn gpus() -> Result<ExitCode, Error> {
         column("CPUs", 4, true),
         column("State", 5, false),
     ];
-    terminal::to_stdout(&draw(&columns, &rows))?;
+    terminal::to_stdout(&draw(Layout::Bars, &columns, &rows))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,6 +14,9 @@ const VARIABLE: &str = "MUSTER_MACHINES";
 /// The setting that does.
 const SETTING: &str = "fastgpu.machines";
 
+/// Variables that name a region.
+const REGIONS: [&str; 2] = ["ALIYUN_DEFAULT_REGION", "AWS_DEFAULT_REGION"];
+
 /// A place, and why it is that.
 pub(super) struct Place {
     /// As a job's `on` has it.
@@ -41,6 +44,16 @@ pub(super) async fn place(session: &Session) -> Result<Place, Error> {
             Err(Error::new(Code::Usage, message)
                 .hint(format!("say which: export {VARIABLE}=ssh/{}", names[0])))
         }
+    }
+}
+
+/// The region that is printed: the one that the environment names, as the Python packages read it, else the place of
+/// new machines.
+pub(super) async fn region(session: &Session) -> String {
+    let named = |name| env::var(name).ok().filter(|region| !region.is_empty());
+    match REGIONS.into_iter().find_map(named) {
+        Some(region) => region,
+        None => place(session).await.map_or_else(|_| "local".to_owned(), |place| place.on),
     }
 }
 

@@ -240,7 +240,7 @@ proptest! {
             match step {
                 Step::Start => world.start(),
                 Step::Go { lane, fails } => {
-                    world.step(lane, fails.then_some(Reason::ExitCode { exit_code: 1 }));
+                    world.step(lane, fails.then_some(Reason::exited(1)));
                 }
                 Step::Lose { lane } => world.end(lane, Some(Reason::SupervisorLost)),
                 Step::StopLane { lane } => {
@@ -301,7 +301,7 @@ fn a_failed_element_rests_before_it_is_tried_again_and_the_job_with_it() {
     world.job.policy.retries.backoff = Some(Duration::from_secs(60));
     world.start();
     world.step(0, None);
-    world.step(0, Some(Reason::ExitCode { exit_code: 2 }));
+    world.step(0, Some(Reason::exited(2)));
     world.step(0, None);
     assert_eq!((world.job.state, world.job.lanes_wanted()), (State::Queued, 0));
     let until = world.job.eligible_at.unwrap();
@@ -331,7 +331,7 @@ fn one_failure_ends_all_where_the_job_says_so() {
     world.job.policy.on_failure = OnFailure::Stop;
     world.start();
     world.step(0, None);
-    world.step(0, Some(Reason::ExitCode { exit_code: 2 }));
+    world.step(0, Some(Reason::exited(2)));
     assert_eq!(world.job.state, State::Stopping);
     world.end(0, None);
     assert_eq!(world.job.reason, Some(Reason::ElementsFailed { failed: 1, total: 10 }));

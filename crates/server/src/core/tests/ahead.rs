@@ -155,7 +155,7 @@ fn a_member_that_missed_its_launch_gets_it_also_when_the_other_is_done() {
 #[test]
 fn a_gang_that_was_launched_is_known_by_one_that_has_started() {
     let (mut fixture, [first, second]) = half_launched(Disk::Never);
-    let failure = Some(muster_model::Reason::ExitCode { exit_code: 3 });
+    let failure = Some(muster_model::Reason::exited(3));
     let mut messages = fixture.connect("a", vec![over(&first, failure), running(&second)]);
     let stops = all(&mut messages).into_iter().filter(|message| matches!(message, ToAgent::Stop { .. }));
     assert_eq!(stops.count(), 0, "`continue` goes on after a failure");

@@ -1,7 +1,8 @@
 //! Jobs at somebody else's scheduler, turn by turn: what the core says to the delegate, what it hears, and what agents say.
 
-use muster_engine::{Observed, Status, Verdict, Wait};
+use muster_engine::{Observed, Status, TimeLimit, Verdict, Wait};
 use muster_model::node::{Device, Vendor};
+use muster_model::reason::TimeLimitSource;
 use muster_model::{Reason, TaskPhase};
 
 use super::*;
@@ -208,7 +209,7 @@ fn a_gang_runs_when_its_agents_have_come_and_leaves_nothing() {
 fn what_does_not_end_by_itself_is_taken_back_within_seconds() {
     let mut fixture = Fixture::new();
     let (task, agent) = fixture.run_one(0);
-    fixture.tell(&agent, ended(task.clone(), Some(Reason::ExitCode { exit_code: 3 })));
+    fixture.tell(&agent, ended(task.clone(), Some(Reason::exited(3))));
     assert_eq!(fixture.state(&task.attempt.job), State::Failed);
     fixture.again();
     fixture.go(agent);
@@ -288,7 +289,10 @@ fn why_a_place_was_taken_back_is_what_the_scheduler_says() {
         (Verdict::Cancelled { by: by.clone() }, Reason::CancelledOutside { by }),
         (Verdict::OutOfMemory, Reason::OutOfMemory),
         (Verdict::NodeFailed { node: Some("n7".into()) }, Reason::NodeLost { node: "n7".into() }),
-        (Verdict::TimeLimit, Reason::Timeout { limit_ms: 0 }),
+        (
+            Verdict::TimeLimit { limit: None },
+            Reason::Timeout { limit_ms: 0, set_by: TimeLimitSource::Cluster },
+        ),
         (Verdict::Refused { message: "no".into() }, Reason::Refused { message: "no".into() }),
         (Verdict::ImagePull { message: "no".into() }, Reason::ImagePullFailed { message: "no".into() }),
         (Verdict::Completed, Reason::Evicted),
@@ -306,6 +310,30 @@ fn why_a_place_was_taken_back_is_what_the_scheduler_says() {
         assert_eq!(fixture.asked(), ["look 1"], "it is asked again");
         fixture.see(&task.attempt, Status::Ended(verdict));
         assert_eq!((fixture.state(job), fixture.reason(job)), (State::Failed, Some(reason)));
+    }
+}
+
+#[test]
+fn a_time_limit_is_the_jobs_own_or_the_one_that_the_scheduler_gave_it() {
+    let given = |seconds, set_by| Some(TimeLimit { span: Duration::from_secs(seconds), set_by });
+    let (job, cluster) = (TimeLimitSource::Job, TimeLimitSource::Cluster);
+    let default = TimeLimitSource::PartitionDefault;
+    for (timeout, limit, (seconds, set_by)) in [
+        (None, given(120, default), (120, default)),
+        (None, given(90, cluster), (90, cluster)),
+        (Some("5m"), given(300, TimeLimitSource::PartitionLimit), (300, job)),
+        (Some("1m"), given(120, cluster), (60, job)),
+        (Some("1m"), None, (60, job)),
+        // An administrator has shortened it.
+        (Some("5m"), given(60, cluster), (60, cluster)),
+    ] {
+        let mut fixture = Fixture::new();
+        let job = fixture.submit(json!({ "command": ["true"], "on": "slurm/gpu", "timeout": timeout }));
+        let (task, agent) = fixture.run_only(&job);
+        fixture.tell(&agent, ended(task.clone(), Some(Reason::Evicted)));
+        fixture.see(&task.attempt, Status::Ended(Verdict::TimeLimit { limit }));
+        let expected = Reason::Timeout { limit_ms: seconds * 1000, set_by };
+        assert_eq!(fixture.reason(&job), Some(expected), "{timeout:?} {limit:?}");
     }
 }
 
@@ -340,7 +368,7 @@ fn a_gang_whose_allocation_ended_may_still_tell_how() {
     let (task, agent) = fixture.run_one(0);
     let job = &task.attempt.job;
     fixture.go(agent);
-    fixture.see(&task.attempt, Status::Ended(Verdict::TimeLimit));
+    fixture.see(&task.attempt, Status::Ended(Verdict::TimeLimit { limit: None }));
     assert_eq!(
         (fixture.state(job), fixture.asked()),
         (State::Running, vec!["look 1".into(), "salvage 1".into()])
@@ -375,6 +403,30 @@ fn who_stays_silent_after_the_end_has_ended_as_the_scheduler_says() {
         fixture.again();
         assert!(!fixture.is_kept(), "it is over there, and nothing is owed");
     }
+}
+
+#[test]
+fn a_lost_node_is_the_one_that_fell_silent() {
+    let mut fixture = Fixture::new();
+    let job = fixture.submit_to_cluster(2, 0);
+    let tasks = [task(&job, 1, 0), task(&job, 1, 1)];
+    let attempt = &tasks[0].attempt;
+    fixture.hear(attempt, News::Accepted { external: Some("17".into()) });
+    let [first, second] = tasks.each_ref().map(|task| fixture.come(task, Vec::new()));
+    for (agent, task) in [&first, &second].into_iter().zip(&tasks) {
+        fixture.tell(agent, ToServer::Ready { task: task.clone(), address: address(task.rank as u8) });
+    }
+    for (agent, task) in [&first, &second].into_iter().zip(&tasks) {
+        fixture.tell(agent, ToServer::Started { task: task.clone(), at: now() });
+    }
+    // The second node is off. Slurm ends what runs on the first, whose agent says so and leaves.
+    fixture.go(second);
+    fixture.tell(&first, ended(tasks[0].clone(), Some(Reason::Evicted)));
+    fixture.go(first);
+    fixture.see(attempt, Status::Ended(Verdict::NodeFailed { node: None }));
+    fixture.later(Duration::from_secs(21));
+    assert_eq!(fixture.state(&job), State::Failed);
+    assert_eq!(fixture.reason(&job), Some(Reason::NodeLost { node: "n2".into() }));
 }
 
 #[test]
@@ -444,7 +496,7 @@ fn agents_that_left_before_anything_began_do_not_cost_an_attempt() {
 fn what_keeps_the_last_attempt_from_being_taken_back_is_said() {
     let mut fixture = Fixture::new();
     let (task, agent) = fixture.run_one(1);
-    fixture.tell(&agent, ended(task.clone(), Some(Reason::ExitCode { exit_code: 3 })));
+    fixture.tell(&agent, ended(task.clone(), Some(Reason::exited(3))));
     fixture.again();
     fixture.go(agent);
     fixture.later(Duration::from_secs(6));
@@ -458,7 +510,7 @@ fn the_next_attempt_waits_until_nothing_is_left_of_the_last() {
     let mut fixture = Fixture::new();
     let (task, agent) = fixture.run_one(1);
     let job = task.attempt.job.clone();
-    fixture.tell(&agent, ended(task.clone(), Some(Reason::ExitCode { exit_code: 3 })));
+    fixture.tell(&agent, ended(task.clone(), Some(Reason::exited(3))));
     assert_eq!(fixture.state(&job), State::Queued);
     fixture.again();
     assert_eq!(fixture.why(&job).code, "closing");

@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     fn fail(&mut self, job: &JobId, attempt: u32) {
-        self.say(ended(task(job, attempt, 0), Some(Reason::ExitCode { exit_code: 1 })));
+        self.say(ended(task(job, attempt, 0), Some(Reason::exited(1))));
         self.core.turn(std::iter::empty());
     }
 

@@ -60,6 +60,58 @@ fn a_workspace_gets_no_more_than_its_quota_also_after_a_restart() {
 }
 
 #[test]
+fn a_job_for_another_scheduler_waits_for_its_quota_and_not_for_nodes() {
+    let mut fixture = Fixture::new();
+    fixture.bound("vision", 1000);
+    let on_cluster = || {
+        let mut spec = one("vision");
+        spec["on"] = json!("slurm/gpu");
+        spec
+    };
+    let _first = fixture.submit(on_cluster());
+    let second = fixture.submit(on_cluster());
+    let why = fixture.why(&second);
+    assert_eq!(why.code, "out_of_quota", "{why:?}");
+    let queued = fixture.queued();
+    let (_, _, code) = queued.iter().find(|(_, job, _)| *job == second).expect("it is in the queue");
+    assert_eq!(code, "out_of_quota");
+}
+
+#[test]
+fn the_queue_has_also_what_waits_at_another_scheduler() {
+    let mut fixture = Fixture::new();
+    let spec = json!({ "command": ["true"], "on": "slurm/gpu", "nodes": 2 });
+    let job = fixture.submit(spec);
+    let attempt = task(&job, 1, 0).attempt;
+    let here = fixture.submit(one("vision"));
+    let starts_at = now() + Duration::from_secs(300);
+    let wait = muster_engine::Wait {
+        code: "behind_others",
+        summary: "jobs with a higher priority in Slurm go first".into(),
+        help: None,
+        starts_at: Some(starts_at),
+    };
+    let observed = muster_engine::Status::Waiting(wait).into();
+    fixture.turn(Input::Delegated { attempt, news: News::Observed(observed) });
+    let asked = |on: Option<&str>, limit| QueueAsked {
+        sight: muster_store::Sight::All,
+        workspace: None,
+        user: None,
+        on: on.map(str::to_owned),
+        limit,
+    };
+    let queue = fixture.core.queue_view(&asked(None, 10));
+    assert_eq!(queue.waiting, 2);
+    assert_eq!([&queue.items[0].job, &queue.items[1].job], [&here, &job]);
+    let there = &queue.items[1];
+    assert_eq!((there.position, there.code.as_str(), there.nodes), (None, "behind_others", 2));
+    assert_eq!((there.on.as_str(), there.starts_at), ("slurm/gpu", Some(starts_at)));
+    assert_eq!(fixture.core.queue_view(&asked(None, 1)).items.len(), 1);
+    assert_eq!(fixture.core.queue_view(&asked(Some("slurm/gpu"), 10)).items.len(), 1);
+    assert_eq!(fixture.core.queue_view(&asked(Some("slurm/main"), 10)).items.len(), 0);
+}
+
+#[test]
 fn what_everybody_may_run_is_counted_for_each() {
     let mut fixture = Fixture::new();
     let _messages = fixture.connect("a", vec![]);

@@ -228,6 +228,6 @@ impl Lines {
         next: u64,
         skip: Option<[u64; 2]>,
     ) -> Piece {
-        Piece { rank: self.rank, stream, time_micros, bytes, next, skip }
+        Piece { rank: self.rank, stream, time_micros, bytes, next, skip, is_cut: false }
     }
 }

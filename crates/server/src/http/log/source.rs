@@ -41,6 +41,8 @@ pub(super) struct Piece {
     pub bytes: Vec<u8>,
     pub next: u64,
     pub skip: Option<[u64; 2]>,
+    /// It begins in the middle of a line that is too long to be shown.
+    pub is_cut: bool,
 }
 
 /// One task's log being read.
@@ -53,6 +55,8 @@ pub(super) struct Source {
     pending: Option<Record>,
     selection: Selection,
     tail: Option<Tail>,
+    /// Whether the first of each stream that is shown is the end of a line only.
+    begins_in_line: [bool; 2],
     lines: Option<Lines>,
     /// The last record of a stream that was too early ended in the middle of a line.
     is_cut: [bool; 2],
@@ -82,6 +86,7 @@ impl Source {
             pending: None,
             selection: selection.clone(),
             tail: Some(begin).filter(|tail| tail.skip != [0; 2]),
+            begins_in_line: begin.is_cut,
             lines,
             is_cut: [false; 2],
             is_past: false,
@@ -135,6 +140,7 @@ impl Source {
             self.is_past = true;
             return;
         }
+        let shown = out.len();
         let kept = self.tail.as_mut().map_or(length, |tail| tail.trim(stream, &record.bytes).len());
         let dropped = self.too_early(record, length - kept);
         match &mut self.lines {
@@ -146,8 +152,14 @@ impl Source {
                 bytes: record.bytes[dropped..].to_vec(),
                 next: record.end(),
                 skip: None,
+                is_cut: false,
             }),
             None => {}
+        }
+        if let Some(first) =
+            out.get_mut(shown..).and_then(|new| new.iter_mut().find(|it| it.stream == stream))
+        {
+            first.is_cut = std::mem::take(&mut self.begins_in_line[stream.index()]);
         }
     }
 
@@ -189,11 +201,12 @@ fn reader(dir: &SegmentDir, offset: u64, selection: &Selection) -> Reader {
 
 /// Where to begin, and what to drop there.
 fn begin(dir: &SegmentDir, selection: &Selection, mark: Option<&Mark>) -> Tail {
-    let at = |offset| Tail { offset, skip: [0; 2] };
+    let at = |offset| Tail { offset, skip: [0; 2], is_cut: [false; 2] };
     if let Some(mark) = mark {
         let offset = dir.align(mark.offset).unwrap_or(0);
         // Where the place itself is gone, there is nothing to count from.
-        return Tail { offset, skip: mark.skip.filter(|_| offset == mark.offset).unwrap_or_default() };
+        let skip = mark.skip.filter(|_| offset == mark.offset).unwrap_or_default();
+        return Tail { skip, ..at(offset) };
     }
     if let Some(lines) = selection.tail.filter(|_| selection.grep.is_none()) {
         let end = match selection.until {

@@ -1,10 +1,9 @@
 //! Parts of a log against the slow way, and the end of a log that does not come.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_engine::local::{self, Local};
+use muster_engine::local;
 use muster_link::log::{Appender, Header, SegmentDir, Stream};
 use muster_link::message::{Hello, PROTOCOL, ToServer};
 use muster_model::node::Capacity;
@@ -22,7 +21,7 @@ use super::*;
 use crate::core::{ConnectionId, Input, Submission};
 use crate::disk::DiskFloor;
 use crate::log_store::LogStore;
-use crate::service::{Listen, Options, Unserved};
+use crate::service::{Unserved, local_options};
 
 type Written = Vec<(Stream, Vec<u8>)>;
 
@@ -227,34 +226,6 @@ fn wrong_queries_name_their_fields() {
     assert_eq!((right.since, right.until), (Some(900_000_000), Some(960_000_000)));
 }
 
-fn options(home: &Path) -> Options {
-    let local = local::Options {
-        dir: home.join("node"),
-        exe: "/nonexistent".into(),
-        arguments: Vec::new(),
-        binary: || None,
-    };
-    Options {
-        keep: crate::retention::Keep::default(),
-        limits: Default::default(),
-        volumes: Vec::new(),
-        policy: Default::default(),
-        pools: Vec::new(),
-        read_again: Box::new(|| Err("there is no configuration".into())),
-        home: home.into(),
-        listen: Listen::Socket,
-        certificate: None,
-        token: None,
-        secrets_key: None,
-        accounts: None,
-        idle_exit: None,
-        engines: crate::Engines::new(vec![Arc::new(Local::new(local))]),
-        build: "build".into(),
-        version: "1".into(),
-        owner: "me".into(),
-    }
-}
-
 fn hello() -> Hello {
     Hello {
         protocol: PROTOCOL,
@@ -312,7 +283,7 @@ fn follower(shared: &Arc<Shared>, job: &JobId, away: Duration) -> Follower {
 #[tokio::test]
 async fn a_follower_does_not_wait_for_ever_for_a_node_that_is_away() {
     let home = tempfile::tempdir().unwrap();
-    let server = Unserved::start(options(home.path())).await.unwrap();
+    let server = Unserved::start(local_options(home.path())).await.unwrap();
     let (job, _messages) = job_with_a_missing_end(&server.shared).await;
     let node = hello().node;
     // Its answer comes after everything that was said before.

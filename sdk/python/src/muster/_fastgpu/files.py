@@ -52,7 +52,7 @@ class Files(Shell):
             return []
         source = Path(local_fn).expanduser()
         assert source.exists(), f"there is no file {local_fn} to upload"
-        target = remote_fn or source.resolve().name
+        target = remote_fn or _name_there(source)
         if remote_fn:
             self._check_parent(remote_fn)
         if dont_overwrite and self.exists(self._inside(target, source)):
@@ -65,7 +65,7 @@ class Files(Shell):
         if not source.is_dir() or target.endswith("/") or not self.isdir(target):
             return [Copy((here(source),), target)]
         # Directories are merged, as they always were; `cp` alone would put one into the other.
-        sources = tuple(here(one) for one in sorted(source.iterdir()))
+        sources = tuple(here(one) for one in sorted(source.absolute().iterdir()))
         return [Copy(sources, f"{target}/")] if sources else []
 
     def _inside(self, target: str, source: Path) -> str:
@@ -121,7 +121,7 @@ class Files(Shell):
     def rsync(self, local_fn: str, remote_fn: str = "", exclude_git: bool = False) -> None:
         """Makes a directory of the task like one here, without what caches and tools leave in it."""
         source = Path(local_fn).expanduser()
-        target = remote_fn or source.resolve().name
+        target = remote_fn or _name_there(source)
         self.log("rsync %s to %s", local_fn, target)
         if shutil.which("rsync") is None or not self._test("command -v rsync >/dev/null"):
             self._send(self._copy_of(source, target))
@@ -178,6 +178,11 @@ class Tail:
 def _copy(task: Shell, words: list[str]) -> None:
     with task._told():
         _binary.call(["cp", "--json", *words], environment=task._remote._transport.environment)
+
+
+def _name_there(source: Path) -> str:
+    """What a copy is called in the home. The current directory has no name of its own: what is in it goes there."""
+    return "." if source == Path() else source.resolve().name
 
 
 def _quoted(fn: str) -> str:

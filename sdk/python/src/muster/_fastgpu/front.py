@@ -7,7 +7,9 @@ from .. import __version__
 from .globals import set_logdir_root
 from .job import Job, Run
 from .make import join
-from .settings import SETTINGS, get_region, get_zone, set_backend
+from .mpi import gen_command_file, get_mpi_prefix
+from .settings import SETTINGS, set_backend
+from .source import get_region, get_zone
 from .task import Task
 
 __all__ = [
@@ -16,7 +18,9 @@ __all__ = [
     "Task",
     "__version__",
     "add_authorized_keys",
+    "gen_command_file",
     "get_backend",
+    "get_mpi_prefix",
     "get_region",
     "get_zone",
     "join",
@@ -24,9 +28,14 @@ __all__ = [
     "running_on_aws",
     "set_backend",
     "set_logdir_root",
+    "use_aliyun",
     "use_aws",
     "use_local",
 ]
+
+
+def use_aliyun() -> None:
+    set_backend("aliyun")
 
 
 def use_aws() -> None:

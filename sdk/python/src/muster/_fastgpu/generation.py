@@ -23,11 +23,18 @@ class Generation:
     name: str
     #: Its command line.
     program: str
+    #: Whether `task.run` returns what the command wrote without being asked to.
+    returns_output: bool = False
+
+    @property
+    def shared(self) -> str:
+        """Where its machines have the volume that they share."""
+        return f"/{self.name}"
 
     @property
     def runs(self) -> str:
         """Where run directories are, on its shared volume."""
-        return f"/{self.name}/runs"
+        return f"{self.shared}/runs"
 
     def greet(self, version: str) -> None:
         """What importing it does: one line, and a debugger for whoever asks for it."""
@@ -37,7 +44,7 @@ class Generation:
 
 
 NCLUSTER = Generation("ncluster", "ecluster")
-FASTGPU = Generation("fastgpu", "fastgpu")
+FASTGPU = Generation("fastgpu", "fastgpu", returns_output=True)
 
 
 def _is_set(name: str) -> bool:

@@ -15,6 +15,8 @@ from .shell import told
 from .task import Task
 
 R = TypeVar("R")
+#: How many arguments of `Task.run` are before `return_output`, without the command.
+RETURN_OUTPUT = 7
 
 
 class Job:
@@ -43,6 +45,8 @@ class Job:
 
     def run(self, cmd: str | Sequence[str], *args: Any, **kwargs: Any) -> list[str | None] | None:
         """Runs a command on every machine; see `Task.run`. With `return_output`, what each wrote."""
+        if len(args) <= RETURN_OUTPUT:
+            kwargs.setdefault("return_output", False)
         results = self._fan_out(lambda task: task.run(cmd, *args, **kwargs))
         return results if kwargs.get("return_output") else None
 
@@ -148,6 +152,35 @@ class Run:
         job = self._make_job(name=f"{name}.{self.name}" if name else "", run_name=self.name, **kwargs)
         self.jobs.append(job)
         return job
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Runs a command on every machine of every job; see `Task.run`."""
+        self._fan_out(lambda job: job.run(*args, **kwargs))
+
+    def run_with_output(self, *args: Any, **kwargs: Any) -> list[list[tuple[str, str]]]:
+        return self._fan_out(lambda job: job.run_with_output(*args, **kwargs))
+
+    def upload(self, *args: Any, **kwargs: Any) -> None:
+        """Copies files to every machine of every job; see `Task.upload`."""
+        self._fan_out(lambda job: job.upload(*args, **kwargs))
+
+    def join(self, ignore_errors: bool = False) -> None:
+        """Waits for the last command of every machine."""
+        self._fan_out(lambda job: job.join(ignore_errors))
+
+    def stop(self) -> None:
+        """Stops the machines of every job, once every command that they were given is over."""
+        self._fan_out(lambda job: job.stop())
+
+    def kill(self) -> None:
+        """Releases the machines of every job at once."""
+        self._fan_out(lambda job: job.kill())
+
+    def _run_raw(self, *args: Any, **kwargs: Any) -> list[list[tuple[str, str]]]:
+        return self._fan_out(lambda job: job._run_raw(*args, **kwargs))
+
+    def _fan_out(self, do: Callable[[Job], R]) -> list[R]:
+        return fan_out(self.jobs, do)
 
     @property
     def logdir(self) -> str:

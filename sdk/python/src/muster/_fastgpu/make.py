@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 from .._job import Job as MusterJob
-from . import names, source
+from . import names, source, volume
 from .fanout import fan_out
 from .generation import Generation
 from .job import Job, Run
@@ -61,12 +61,14 @@ class Maker:
             "install_script": install_script,
             "instance_type": known.get("instance_type", ""),
             "image_name": known.get("image_name", ""),
-            "program": self.generation.program,
+            "generation": self.generation,
             "extra": kwargs,
         }
         tasks = [
             Task(f"task{one.rank}.{name}", one, None, instance_reuse=reused, **made) for one in remote.tasks[:num_tasks]
         ]
+        if not skip_setup:
+            volume.mount(remote, self.generation)
         self._begin(tasks, skip_setup)
         return Job(name, run_name, remote, tasks, self.generation, num_tasks=num_tasks, **said, **kwargs)
 
@@ -80,7 +82,7 @@ class Maker:
             rank = int(member[1])
             assert rank < group.nodes, f"{group.name} has {group.nodes} machines, so there is no {name}"
             source.wake(group, rank)
-            task = Task(name, group.tasks[rank], None, instance_reuse=True, program=self.generation.program, **kwargs)
+            task = Task(name, group.tasks[rank], None, instance_reuse=True, generation=self.generation, **kwargs)
             self._begin([task], kwargs.get("skip_setup", False))
             Job(group.name, run_name, group, [task], self.generation)
             return task

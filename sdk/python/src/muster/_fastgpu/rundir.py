@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from .settings import SETTINGS
+from .volume import shared_directory
 
 if TYPE_CHECKING:
     from .job import Job
@@ -53,7 +54,7 @@ def _make(job: Job) -> str:
     transport = job._remote._transport
     script = MAKE.format(
         runs=shlex.quote(SETTINGS.logdir_root or job.generation.runs),
-        shared=shlex.quote("" if is_local or SETTINGS.disable_nas else _shared(job, on)),
+        shared=shlex.quote("" if is_local or SETTINGS.disable_nas else _shared(job)),
         own=shlex.quote(str(transport.home / name / "runs") if is_local else f"~/.muster/{name}/runs"),
         # On a host that scripts have to themselves a directory below `/` is theirs to make; not on one's own machine.
         may_make=shlex.quote("yes" if not is_local or SETTINGS.logdir_root else ""),
@@ -62,7 +63,7 @@ def _make(job: Job) -> str:
     return job.tasks[0]._look(script).splitlines()[-1]
 
 
-def _shared(job: Job, on: str) -> str:
-    """The directory that all hosts of the pool have in common, if it was said."""
-    shared = next((pool.get("shared") for pool in SETTINGS.client().pools() if pool["on"] == on), None)
+def _shared(job: Job) -> str:
+    """Below what the hosts of the pool share, for machines on which it cannot be where scripts look for it."""
+    shared = shared_directory(job._remote)
     return f"{shared.rstrip('/')}/{job.generation.name}/runs" if shared else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass, field
 
@@ -50,17 +49,3 @@ def set_backend(name: str) -> None:
     is_another = name != SETTINGS.backend
     assert not (is_another and SETTINGS.task_launched), "the backend cannot change after machines were made"
     SETTINGS.backend = name
-
-
-def get_region() -> str:
-    """Of the environment: nothing here depends on it, and scripts ask for it before anything else."""
-    if SETTINGS.backend == "local":
-        return "local"
-    return os.environ.get("ALIYUN_DEFAULT_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "local"
-
-
-def get_zone() -> str:
-    if SETTINGS.backend == "local":
-        return "local"
-    named = os.environ.get("ALIYUN_DEFAULT_ZONE") or os.environ.get("NCLUSTER_ZONE")
-    return named or get_region()

@@ -7,18 +7,26 @@ import os
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from typing import Any
 
+import httpx
+
 from .. import Command, CommandLost, Session, SessionOver
-from .._error import Error
+from .._error import Error, Timeout
 from .._job import Task as MusterTask
+from .._printable import inline
 from .._session import lost
 from .._transport import Transport
 
 ONE_YEAR = 365 * 24 * 3600
 RULER = "*" * 80
+#: How often somebody who waits for a command is told that it still runs.
+REMINDER_SECONDS = 60.0
+#: As much of a command's output as a question of it may have, in bytes.
+PROMPT_BYTES = 400
 
 
 @contextlib.contextmanager
@@ -37,6 +45,9 @@ def told(name: str, transport: Transport, job: str, task: int | None = None) -> 
 
 class Shell:
     """The part of a task that runs commands. State (directory, variables, functions) is that of the window."""
+
+    #: What `run` does where `return_output` is not given.
+    _returns_output = False
 
     def __init__(self, name: str, remote: MusterTask) -> None:
         self.name = name
@@ -77,23 +88,25 @@ class Shell:
         check_interval: float = 0.2,
         stream_output: bool = False,
         sanitized: bool = False,
-        return_output: bool = False,
+        return_output: bool | None = None,
         show_realtime: bool = False,
         **_ignored: Any,
     ) -> str | None:
         """Runs a command in the task's shell, behind those that it has, and waits for its end unless `non_blocking`.
 
         A list is joined with `&&`. Another status than 0 is a RuntimeError unless `ignore_errors`. Returns
-        `'nonblocking'`, the output if `return_output`, else None.
+        `'nonblocking'`, the output if `return_output`, which `fastgpu` takes for granted, else None.
         """
         text = prepare(cmd, sudo)
         if not text:
             return ""
         self.log("tmux> %s", f"{text[:20]}****" if sanitized else text)
         is_shown = stream_output or show_realtime
+        began = time.monotonic()
         # One request, which waits, for the usual command: a fan-out over many machines is as quick as one of them.
+        patience = min(max_wait_sec, REMINDER_SECONDS)
         with self._told():
-            command = self._start(text, wait=None if non_blocking or is_shown else max_wait_sec)
+            command = self._start(text, wait=None if non_blocking or is_shown else patience)
         if non_blocking:
             return "nonblocking"
         if is_shown:
@@ -101,8 +114,9 @@ class Shell:
                 for piece in command.follow(timeout=max_wait_sec):
                     sys.stdout.write(piece)
                     sys.stdout.flush()
-        self._finish(command, "****" if sanitized else text, ignore_errors, max_wait_sec)
-        return command.output if return_output else None
+        self._finish(command, "****" if sanitized else text, ignore_errors, max_wait_sec, began)
+        is_returned = self._returns_output if return_output is None else return_output
+        return command.output if is_returned else None
 
     def run_with_output(self, cmd: str, non_blocking: bool = False, ignore_errors: bool = False) -> tuple[str, str]:
         """Runs a command in the task's shell; what it wrote, as (stdout, stderr)."""
@@ -111,7 +125,7 @@ class Shell:
         # After an `exit` in the command nothing of it would be left, so it is the shell's own file names that are used.
         at = f"{self.remote_scratch}/{self.run_counter + 1}"
         out, err = shlex.quote(f"{at}.stdout"), shlex.quote(f"{at}.stderr")
-        self.run(f"{{ {cmd.strip()}\n}} > {out} 2> {err}", ignore_errors=True)
+        self.run(f"{{ {cmd.strip()}\n}} > {out} 2> {err}", ignore_errors=True, return_output=False)
         stdout, stderr = self._look(f"cat {out}"), self._look(f"cat {err}")
         if self.last_status > 0 and not ignore_errors:
             self._show(stdout + stderr)
@@ -121,7 +135,7 @@ class Shell:
     def join(self, ignore_errors: bool = False) -> int:
         """Waits for the last command, which may have been started with `non_blocking`; its status."""
         assert self._last is not None, "there is no command to wait for"
-        self._finish(self._last, self._last.text, ignore_errors, ONE_YEAR)
+        self._finish(self._last, self._last.text, ignore_errors, ONE_YEAR, time.monotonic())
         return self.last_status
 
     @property
@@ -139,7 +153,8 @@ class Shell:
         """Exports these variables of the launcher, those that it has, in the task's shell."""
         for name in env_vars:
             if name in os.environ:
-                self.run(f"export {name}={shlex.quote(os.environ[name])}", sanitized=sanitized)
+                line = f"export {name}={shlex.quote(os.environ[name])}"
+                self.run(line, sanitized=sanitized, return_output=False)
 
     def _run_raw(self, cmd: str, ignore_errors: bool = False, sanitized: bool = False) -> tuple[str, str]:
         """Runs a command beside the task's shell, whose state it neither has nor changes: (stdout, stderr)."""
@@ -174,10 +189,10 @@ class Shell:
         self._out_fn, self._status_fn = f"{at}.out", f"{at}.status"
         return command
 
-    def _finish(self, command: Command, shown: str, ignore_errors: bool, max_wait_sec: float) -> None:
+    def _finish(self, command: Command, shown: str, ignore_errors: bool, max_wait_sec: float, began: float) -> None:
         try:
             with self._told():
-                command.wait(check=False, timeout=max_wait_sec)
+                self._wait(command, shown, max_wait_sec, began)
         except CommandLost as gone:
             # The shell is gone, and so is everything it knew; this is never ignored.
             self._show(command.output)
@@ -187,6 +202,24 @@ class Shell:
         if self.last_status != 0 and not ignore_errors:
             self._show(command.output)
             raise RuntimeError(f"Command {shown} returned status {self.last_status}")
+
+    def _wait(self, command: Command, shown: str, max_wait_sec: float, began: float) -> None:
+        """Waits for the command's end, and says every minute that it still runs."""
+        reminder = began + REMINDER_SECONDS
+        while True:
+            now = time.monotonic()
+            left = began + max_wait_sec - now
+            try:
+                command.wait(check=False, timeout=max(min(left, reminder - now), 0))
+                return
+            except Timeout:
+                if reminder - now >= left:
+                    raise Timeout(f"`{shown}`", max_wait_sec) from None
+            seconds = time.monotonic() - began
+            prompt = _prompt(command)
+            question = f"; it shows: {prompt}" if prompt else ""
+            self.log("still waiting for %s (%d s)%s", shown, seconds, question)
+            reminder = time.monotonic() + REMINDER_SECONDS
 
     def _told(self) -> contextlib.AbstractContextManager[None]:
         return told(self.name, self._remote._transport, self._remote.job, self._remote.rank)
@@ -225,6 +258,18 @@ class Shell:
                 last.wait(check=False)
             except CommandLost as lost:
                 self.log("%s", lost.message)
+
+
+def _prompt(command: Command) -> str:
+    """The line that a command has begun and not ended: it may be a question that waits for an answer."""
+    try:
+        written = command.refresh()._seen["output_bytes"]
+        tail = command.output_bytes(max(written - PROMPT_BYTES, 0)).decode(errors="replace")
+    except (Error, httpx.TransportError):
+        # Whatever is wrong is told by those who wait for the command.
+        return ""
+    # A bar of progress begins its line anew each time.
+    return inline(tail.rpartition("\n")[2].rstrip("\r").rpartition("\r")[2].strip())
 
 
 def prepare(cmd: str | Sequence[str], sudo: bool = False) -> str:

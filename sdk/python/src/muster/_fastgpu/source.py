@@ -57,6 +57,26 @@ def _setting(key: str) -> str | None:
     return None
 
 
+def get_region() -> str:
+    """What the environment names, as scripts ask for it before anything else; else where machines are made, as the
+    command line prints it."""
+    if SETTINGS.backend == "local":
+        return "local"
+    if named := os.environ.get("ALIYUN_DEFAULT_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        return named
+    try:
+        return configured()
+    except Error:
+        return "local"
+
+
+def get_zone() -> str:
+    if SETTINGS.backend == "local":
+        return "local"
+    named = os.environ.get("ALIYUN_DEFAULT_ZONE") or os.environ.get("NCLUSTER_ZONE")
+    return named or get_region()
+
+
 def find(name: str) -> MusterJob | None:
     """The group of this name that is not over."""
     found = SETTINGS.client().jobs(kind="machine", name=name, state=ALIVE)
@@ -98,8 +118,14 @@ def make(name: str, num_tasks: int, labels: Mapping[str, str], generation: Gener
 
 
 def _create(name: str, num_tasks: int, labels: Mapping[str, str], on: str) -> MusterJob:
-    job = SETTINGS.client().machine(name, nodes=num_tasks, on=on, labels=labels)
-    wait(job)
+    # Scripts go from one machine to the others by ssh, and to themselves.
+    job = SETTINGS.client().machine(name, nodes=num_tasks, on=on, labels=labels, peers=True)
+    try:
+        wait(job)
+    except KeyboardInterrupt:
+        job.stop()
+        print(f"{name}: the request for {num_tasks} machines is withdrawn", flush=True)
+        raise
     return job
 
 

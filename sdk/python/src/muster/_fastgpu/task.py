@@ -15,34 +15,16 @@ from .._job import Task as MusterTask
 from .._printable import inline
 from . import source
 from .files import Files
+from .generation import NCLUSTER, Generation
+from .instances import GPUS
 from .names import random_letters
-from .settings import get_zone
+from .source import get_zone
 
 if TYPE_CHECKING:
     from .job import Job
 
 #: Set in every task's shell, from the launcher.
 PROPAGATED = ("NCLUSTER_AUTHORIZED_KEYS", "WANDB_API_KEY")
-#: GPUs of instance types that scripts name; where a machine has some, these count.
-GPUS = {
-    "ecs.gn6v-c8g1.2xlarge": 1,
-    "ecs.gn6v-c8g1.8xlarge": 4,
-    "ecs.gn6v-c8g1.16xlarge": 8,
-    "ecs.gn6v-c10g1.20xlarge": 8,
-    "ecs.gn6e-c12g1.3xlarge": 1,
-    "ecs.gn6e-c12g1.12xlarge": 4,
-    "ecs.gn6e-c12g1.24xlarge": 8,
-    "ecs.gn6i-c4g1.xlarge": 1,
-    "ecs.gn7-c13g1.13xlarge": 4,
-    "ecs.gn7-c12g1.24xlarge": 8,
-    "p2.xlarge": 1,
-    "p2.8xlarge": 8,
-    "p2.16xlarge": 16,
-    "p3.2xlarge": 1,
-    "p3.8xlarge": 4,
-    "p3.16xlarge": 8,
-    "p3dn.24xlarge": 8,
-}
 
 
 class Instance:
@@ -76,7 +58,9 @@ class Task(Files):
         self.instance_reuse: bool = kwargs.get("instance_reuse", False)
         self.instance_type: str = kwargs.get("instance_type", "")
         self.instance = Instance(name, remote, self.instance_type, kwargs.get("image_name", ""))
-        self.connect_instructions = f"{kwargs.get('program', 'ecluster')} tmux {name}"
+        generation: Generation = kwargs.get("generation", NCLUSTER)
+        self._returns_output = generation.returns_output
+        self.connect_instructions = f"{generation.program} tmux {name}"
         self.extra_kwargs: dict[str, Any] = kwargs.get("extra", {})
         self.homedir = self.ssh_username = ""
         #: There is no SSH connection: commands and files go through muster.
@@ -189,7 +173,7 @@ class Task(Files):
             script = "\n".join(f"echo {shlex.quote('* ' + line)}\n{line}" for line in lines)
             self.write("install.sh", f"{script}\necho ok > {shlex.quote(marker)}\n")
             self.log("running install script")
-            self.run("bash -e install.sh")
+            self.run("bash -e install.sh", return_output=False)
         self.propagate_env(PROPAGATED)
 
     def __repr__(self) -> str:
