@@ -16,14 +16,14 @@ use self::peer::{block_on, exec, finish, member};
 
 /// `ssh` on a terminal of its own, with everything typed going to the other side.
 fn terminal(host: &Host, arguments: &[&str]) -> Terminal {
-    terminal_with(host, "", arguments)
+    terminal_with(host, "", &[], arguments)
 }
 
-/// The same, on a terminal that is set up as people have theirs, and then like this.
-fn terminal_with(host: &Host, modes: &str, arguments: &[&str]) -> Terminal {
+/// The same, with options of `ssh`, on a terminal that is set up as people have theirs, and then like this.
+fn terminal_with(host: &Host, modes: &str, options: &[&str], arguments: &[&str]) -> Terminal {
     let mut command = host.command("sh");
     command.args(["-c", &format!("stty iutf8 rows 24 columns 80 {modes}; exec \"$@\""), "sh"]);
-    command.arg(host.ssh().get_program()).args(["-tt", "-e", "none", NAME]).args(arguments);
+    command.arg(host.ssh().get_program()).args(["-tt", "-e", "none"]).args(options).arg(NAME).args(arguments);
     Terminal::start(&command)
 }
 
@@ -46,7 +46,9 @@ fn number(terminal: &Terminal, word: &str) -> u32 {
 #[test]
 fn the_shell_is_interactive_and_no_login_shell() {
     let host = Host::start();
-    let mut terminal = terminal(&host, &[]);
+    // The files that an interactive shell reads at its start are not those of the developer: they may ask, or wait for a lock.
+    let home = format!("HOME={}", host.dir.path().display());
+    let mut terminal = terminal_with(&host, "", &["-o", &format!("SetEnv={home}")], &[]);
     terminal.press("case $-$0 in -*) echo is log\"\"in;; *i*/*) echo is inter\"\"active;; esac\r");
     terminal.wait_for("is interactive", 1);
     terminal
@@ -74,7 +76,7 @@ fn its_size_follows_the_window() {
 #[test]
 fn its_modes_are_those_of_the_peers_terminal() {
     let host = Host::start();
-    let (status, screen) = terminal_with(&host, "intr ^G -ixon erase ^H", &["stty", "-a"]).finish();
+    let (status, screen) = terminal_with(&host, "intr ^G -ixon erase ^H", &[], &["stty", "-a"]).finish();
     assert!(status.success() && screen.contains("intr = ^G") && screen.contains("erase = ^H"), "{screen}");
     assert!(screen.contains("-ixon") && screen.contains(" iutf8"), "{screen}");
 }
