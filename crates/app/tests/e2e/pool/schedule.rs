@@ -72,6 +72,8 @@ fn whoever_makes_room_saves_waits_and_goes_on_from_there() {
         assert_eq!(task["notice"]["killed"], false, "{task}");
         assert!(task["saved_at"].is_string(), "{task}");
     }
+    // The server was killed: until its agents are back, no node takes tasks, which is another answer.
+    (0..3).for_each(|number| drop(site.wait_for_connected(number, true)));
     assert_eq!(code(&site, &low), "no_capacity");
 
     site.home.kill("server");
