@@ -180,7 +180,9 @@ fn a_task_is_its_users_in_everything() {
         .collect();
     assert!(!agents.is_empty());
     agents.iter().for_each(|agent| muster_testkit::kill(agent.pid));
-    wait_for("the agent to be back", || ada.run(&["exec", &job, "--", "touch", "go"]).code() == 0);
+    wait_for("the agent to be back", || ada.run(&["exec", &job, "--", "true"]).code() == 0);
+    // The task ends at this, and may take the command with it before its exit code is told.
+    ada.run(&["exec", &job, "--", "touch", "go"]);
     wait_for("its end", || ada.json(&["show", &job, "--json"])["state"] == "succeeded");
     assert!(ada.ok(&["logs", &job]).contains("went on"));
     team.stop();
