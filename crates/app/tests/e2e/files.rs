@@ -51,6 +51,9 @@ fn check(home: &Home, id: &str, round: &str) {
     let refused = home.run(["get", id, "@output/d/result", "-o", &file]);
     assert!(refused.code() == 2 && refused.err().contains("error[file_exists]"), "{}", refused.err());
     home.ok(["get", id, "@output/d/result", "-o", &file, "--force"]);
+    let made = format!("made-{round}/deep");
+    home.ok(["get", id, "@output/d/result", "-o", &format!("{made}/")]);
+    assert_eq!(fs::read_to_string(home.work().join(made).join("result")).expect("it is there"), "7\n");
     let left = fs::read_dir(home.work()).expect("it is there").flatten().map(|entry| entry.file_name());
     assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with('.')), "nothing half is left");
 }

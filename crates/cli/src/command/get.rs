@@ -34,6 +34,7 @@ Examples:
   muster get last                               # all of its output directory, as ./output
   muster get last @output/model.pt
   muster get digits checkpoints logs/loss.csv -o results
+  muster get last @output/model.pt -o models/   # makes the directory
   muster get digits metrics.json -o - | jq .loss
   muster get digits --task 1 trace.json")]
 pub(crate) struct Args {
@@ -44,7 +45,7 @@ pub(crate) struct Args {
     paths: Vec<String>,
     #[command(flatten)]
     which: Which,
-    /// The directory to put them in, or the new name of the only one; `-` writes a file to standard output
+    /// The directory to put them in, or the new name of the only one; `DIR/` is made; `-` writes a file to standard output
     #[arg(short, long, value_name = "DEST")]
     output: Option<PathBuf>,
     /// Replace files that are there
@@ -98,7 +99,7 @@ fn target(args: &Args, path: &str) -> Result<PathBuf, Error> {
     };
     let several = args.paths.len() > 1;
     let target = match &args.output {
-        Some(to) if several || to.is_dir() => {
+        Some(to) if several || to.is_dir() || to.as_os_str().as_encoded_bytes().ends_with(b"/") => {
             fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
             to.join(name)
         }
