@@ -14,6 +14,7 @@ mod entry;
 mod error;
 mod face;
 mod follow;
+mod given_input;
 mod home;
 mod identity;
 mod interrupt;

@@ -1,9 +1,12 @@
 //! `muster run`: what it runs, with what around it, what it exits with, and what it refuses.
 
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use muster_testkit::http::Request;
-use muster_testkit::{Home, wait_for, with_word};
+use muster_testkit::{Home, Running, wait_for, with_word};
 use serde_json::{Value, json};
 
 use crate::{attempts, home, home_with, python, until};
@@ -65,6 +68,41 @@ fn a_command_that_cannot_run_is_named_with_a_hint() {
 }
 
 #[test]
+fn piped_input_is_refused_and_the_rest_of_a_script_is_left_alone() {
+    let home = home();
+    home.write("input.txt", "for cat\n");
+    let mut command = home.command(["run", "--", "cat"]);
+    command.stdin(File::open(home.work().join("input.txt")).unwrap());
+    let refused = Running::start(command).finish();
+    assert_eq!(refused.code(), 2, "{}", refused.err());
+    assert!(refused.err().contains("error[stdin_not_passed]"), "{}", refused.err());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"for cat\n").unwrap();
+    let mut command = home.command(["run", "--detach", "--", "cat"]);
+    command.stdin(reader);
+    assert_eq!(Running::start(command).finish().code(), 2);
+    assert_eq!(all(&home), Vec::<Value>::new(), "no job was made");
+
+    // A pipe that stays empty is how many programs start others.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = home.command(["run", "--", "cat"]);
+    command.stdin(reader);
+    assert_eq!(Running::start(command).finish().code(), 0);
+    drop(writer);
+    // A shell that reads its script, or lines of a loop, from the same input needs the rest itself.
+    let shell = home.command(["--version"]);
+    let muster = shell.get_program().to_owned();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"\"$MUSTER\" run -- cat\necho and goes on\n").unwrap();
+    drop(writer);
+    let mut script = Command::new("/bin/sh");
+    script.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    script.env("MUSTER", muster).current_dir(home.work()).stdin(reader);
+    let done = Running::start(script).finish();
+    assert_eq!((done.code(), done.out().as_str()), (0, "and goes on\n"), "{}", done.err());
+}
+
+#[test]
 fn a_setup_runs_first_and_its_failure_is_the_jobs() {
     let home = home();
     let done =
@@ -101,7 +139,7 @@ fn a_task_gets_the_submitters_environment_and_what_the_job_adds() {
     let mut command = home.command(["run", "-e", "GIVEN=a=b c", "--env", "PASSED", "--", "sh", "-c", script]);
     // What another job left in the shell is not what this one is.
     command.env("FROM_SHELL", "here").env("PASSED", "on").env("RANK", "77").env("WORLD_SIZE", "99");
-    let done = muster_testkit::Running::start(command).finish();
+    let done = Running::start(command).finish();
     let shown = done.out();
     let lines: Vec<&str> = shown.lines().collect();
     let expected = format!("here|a=b c|on|0|1|1|{}", home.path().display());
@@ -113,7 +151,7 @@ fn a_task_gets_the_submitters_environment_and_what_the_job_adds() {
         r#"echo "${FROM_SHELL-none}|${SHARED-none}|$GIVEN|$RANK"; [ -n "$PATH$HOME" ] && ls / >/dev/null"#;
     let mut command = home.command(["run", "--clean-env", "-e", "GIVEN=yes", "--", "sh", "-c", script]);
     command.env("FROM_SHELL", "here");
-    let done = muster_testkit::Running::start(command).finish();
+    let done = Running::start(command).finish();
     assert_eq!((done.code(), done.out().as_str()), (0, "none|none|yes|0\n"), "{}", done.err());
 
     let print = ["--", "sh", "-c", "echo \"[$PYTHONUNBUFFERED]\""];
@@ -154,7 +192,7 @@ fn the_submitters_environment_is_nobody_elses() {
     let script = format!("printf %s \"$TOKEN\" | wc -c; {}", until("go"));
     let mut command = home.command(["run", "-d", "--name", "private", "--", "sh", "-c", &script]);
     command.env("TOKEN", &secret);
-    assert_eq!(muster_testkit::Running::start(command).finish().code(), 0);
+    assert_eq!(Running::start(command).finish().code(), 0);
     home.wait_for_state("private", "running");
     assert_eq!(with_word(&secret), [], "in no command line");
     let views =
@@ -181,14 +219,14 @@ fn database(home: &Home) -> String {
     let dump = "import sqlite3, sys\nfor line in sqlite3.connect(sys.argv[1]).iterdump(): print(line)";
     let path = home.path().join("muster.db");
     let done =
-        std::process::Command::new(python()).args(["-c", dump]).arg(path).output().expect("python3 starts");
+        Command::new(python()).args(["-c", dump]).arg(path).output().expect("python3 starts");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
 /// The files of the data directory that contain a text.
 fn mentions(home: &Home, text: &str) -> Vec<String> {
-    let found = std::process::Command::new("grep").args(["-rlF", "--", text]).arg(home.path()).output();
+    let found = Command::new("grep").args(["-rlF", "--", text]).arg(home.path()).output();
     let text = String::from_utf8_lossy(&found.expect("grep starts").stdout).into_owned();
     text.lines().map(str::to_owned).collect()
 }
@@ -430,7 +468,7 @@ fn rm_takes_everything_of_a_job_that_is_over() {
 /// Everything in the data directory whose path names a job.
 fn places(home: &Home, job: &str) -> Vec<String> {
     let bare = job.trim_start_matches("job_");
-    let found = std::process::Command::new("find").arg(home.path()).output().expect("find starts");
+    let found = Command::new("find").arg(home.path()).output().expect("find starts");
     let text = String::from_utf8_lossy(&found.stdout).into_owned();
     text.lines().filter(|path| path.contains(bare)).map(str::to_owned).collect()
 }

@@ -14,6 +14,7 @@ use muster_api::view::{CreateJob, JobDetail, Preview};
 
 use super::state;
 use crate::error::{Code, Error};
+use crate::given_input;
 use crate::interrupt::Interrupts;
 use crate::session::Session;
 use crate::snapshot::{self, Trust};
@@ -128,6 +129,8 @@ pub(super) async fn submit(
     here: &Here,
 ) -> Result<ExitCode, Error> {
     let environment = environment(&request.spec, here, session);
+    // As late as possible: what is to be piped in may need a moment to come.
+    given_input::refuse()?;
     // From here on there may be a job to answer for.
     let mut interrupts = if how.detach { None } else { Some(Interrupts::listen()?) };
     let job = loop {
@@ -161,6 +164,9 @@ pub(super) async fn submit(
     };
     if let Some(remembering) = remembering {
         remembering.await;
+    }
+    if given_input::is_waiting() {
+        terminal::note("what came by standard input was not passed to the job");
     }
     done
 }

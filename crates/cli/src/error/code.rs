@@ -104,6 +104,8 @@ muster_api::model::catalogue! {
         ServerUnreachable = "server_unreachable" => "Check that it runs and that MUSTER_SERVER is its address; without MUSTER_SERVER a private server is used.",
         /// ssh's configuration cannot be read or changed, or cannot name what it has to.
         SshConfigUnusable = "ssh_config_unusable" => "Check your rights to ~/.ssh and its files; `muster ssh-config` prints what would be added, to be put there by hand.",
+        /// Something was written to the standard input of `muster run`, and the tasks of a job have none.
+        StdinNotPassed = "stdin_not_passed" => "Write it to a file in the code directory and read that, or add `< /dev/null`; `muster exec -i JOB` passes standard input to a program in a task.",
         /// The operating system refused something that every command needs.
         SystemFailed = "system_failed" => "Read the system's words in the message; limits of processes or open files may be reached.",
         /// The connection to a task broke before what was done over it had ended.
@@ -177,6 +179,7 @@ impl Code {
             | Self::NoSuchError
             | Self::NoSuchSetting
             | Self::SettingInvalid
+            | Self::StdinNotPassed
             | Self::Usage
             | Self::WorkdirTooWide => Kind::Input,
             Self::BundleRefused
