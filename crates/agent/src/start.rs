@@ -21,7 +21,7 @@ use crate::peers::Way;
 use crate::prepare::directory;
 use crate::record::{Record, TaskDir};
 use crate::stage::Stage;
-use crate::supervisor::{self, FORMAT, NOTES, Overlay, PROCESSES, Started, Step, StepKind};
+use crate::supervisor::{self, FORMAT, NOTES, Overlay, PROCESSES, Started, Step, StepKind, setup};
 use crate::task::{self, Observation, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
 use crate::{device, diagnosis, disk, environment, peers, programs, secret};
@@ -173,7 +173,6 @@ fn launch_of(
     let prepare = &record.prepare;
     let id = prepare.task.to_string();
     let visible = device::visible(&means.devices, &prepare.devices);
-    let setup = launch.setup.iter().map(|argv| Step { kind: StepKind::Setup, argv: argv.clone() });
     let overlay = record.bundle().filter(|_| dir.upper().is_dir());
     let overlay = overlay.map(|bundle| Overlay {
         lower: means.cache.path(&bundle),
@@ -215,7 +214,10 @@ fn launch_of(
     }
     supervisor::Launch {
         format: FORMAT,
-        steps: setup.chain([command]).collect(),
+        steps: match &launch.setup {
+            Some(script) => setup::steps(script, command, launch.elements.is_some()),
+            None => vec![command],
+        },
         cwd,
         env,
         gang,

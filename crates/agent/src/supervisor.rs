@@ -18,6 +18,7 @@ mod life;
 pub(crate) mod notice;
 mod program;
 mod session;
+pub(crate) mod setup;
 mod spawn;
 mod watch;
 

@@ -120,8 +120,9 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
-    /// If it fails, the task ends there.
+    /// If it fails, the task ends there. It may go on with the command itself, see `super::setup`.
     Setup,
+    /// The command, unless the setup has gone on with it.
     Command,
 }
 

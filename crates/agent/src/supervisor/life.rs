@@ -18,6 +18,7 @@ use super::file::{
     Exit, FORMAT, Launch, Order, Outcome, STARTED, STOP, Started, Status, StepKind, StopAsked, read, write,
 };
 use super::session;
+use super::setup::SetupReport;
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
 use super::{RETRY, complain, notice};
@@ -44,6 +45,8 @@ pub(super) struct Life {
     stopped: bool,
     survivors: Vec<i32>,
     running: Option<Running>,
+    /// Of the setup that runs.
+    setup: Option<SetupReport>,
     /// When to write again that it has started, which a full disk did not take.
     started_again_at: Option<Instant>,
     /// Whether this process may have children, the task's orphans included.
@@ -99,6 +102,7 @@ impl Life {
             stopped: false,
             survivors: Vec::new(),
             running: None,
+            setup: None,
             started_again_at: None,
             has_children: false,
             element: None,
@@ -148,6 +152,9 @@ impl Life {
             if let Some(outcome) = self.outcome(self.launch.steps[step].kind) {
                 return Ok(outcome);
             }
+            if let Some(report) = self.setup.take() {
+                report.adopt(&mut self.launch)?;
+            }
         }
         Ok(Outcome::Exited { code: 0 })
     }
@@ -166,7 +173,12 @@ impl Life {
         let is_last = step + 1 == self.launch.steps.len();
         let program = Program::new(&self.launch, &self.launch.steps[step])?;
         let Some([out, err]) = &self.write_ends else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let spawned = spawn(&program, [out, err], &[], &self.launch.tree)?;
+        self.setup = match self.launch.steps[step].kind {
+            StepKind::Setup => Some(SetupReport::new()?),
+            StepKind::Command => None,
+        };
+        let report = self.setup.as_ref().map(SetupReport::writer).transpose()?;
+        let spawned = spawn(&program, [out, err], report.as_slice(), &self.launch.tree)?;
         self.has_children = true;
         self.running = Some(Running {
             pid: spawned.pid,
@@ -199,11 +211,13 @@ impl Life {
         {
             return Some(Outcome::OutOfMemory);
         }
-        match (kind, status) {
-            (StepKind::Setup, status) if status.is_success() => None,
-            (StepKind::Setup, status) => Some(Outcome::SetupFailed { status }),
-            (StepKind::Command, Status::Exited(code)) => Some(Outcome::Exited { code }),
-            (StepKind::Command, Status::Signaled(signal)) => Some(Outcome::Signaled { signal }),
+        let is_setup =
+            kind == StepKind::Setup && !self.setup.as_ref().is_some_and(SetupReport::is_of_command);
+        match status {
+            status if is_setup && status.is_success() => None,
+            status if is_setup => Some(Outcome::SetupFailed { status }),
+            Status::Exited(code) => Some(Outcome::Exited { code }),
+            Status::Signaled(signal) => Some(Outcome::Signaled { signal }),
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::fs;
 
-use muster_link::message::ToAgent;
+use muster_link::message::{Launch, ToAgent};
+use muster_model::launch::{Process, Work};
 use muster_model::{AttemptId, ErrorLine, JobId, Reason, TaskId};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -36,8 +37,7 @@ async fn a_task_has_what_was_promised_to_it() {
     node.server.ready(&task(0)).await;
     let script = "echo $CUDA_VISIBLE_DEVICES $MUSTER_TASK_ID $PYTHONUNBUFFERED $GIVEN; pwd; \
                   echo kept > $MUSTER_OUTPUT_DIR/result; test -n \"$HOME\" && echo ${TMPDIR-none}";
-    let given =
-        |launch: &mut muster_link::message::Launch| _ = launch.env.insert("GIVEN".into(), "x y".into());
+    let given = |launch: &mut Launch| _ = launch.env.insert("GIVEN".into(), "x y".into());
     node.server.send(launch_with(&task(0), script, given)).await;
     let output = String::from_utf8(node.server.output(&task(0)).await).unwrap();
     let work = node.task_dir(&task(0)).join("work");
@@ -48,9 +48,8 @@ async fn a_task_has_what_was_promised_to_it() {
 #[tokio::test]
 async fn every_kind_of_end_is_told_as_what_it_is() {
     let node = Node::new().await;
-    let with = |rank, script: &str, change: fn(&mut muster_link::message::Launch)| {
-        (task(rank), launch_with(&task(rank), script, change))
-    };
+    let with =
+        |rank, script: &str, change: fn(&mut Launch)| (task(rank), launch_with(&task(rank), script, change));
     let cases = [
         (with(0, "exit 0", |_| {}), None),
         (with(1, "kill -SEGV $$", |_| {}), Some(Reason::Signal { signal: 11 })),
@@ -79,6 +78,49 @@ async fn every_kind_of_end_is_told_as_what_it_is() {
     }
     for ((id, _), failure) in cases {
         assert_eq!(node.server.ended(&id).await.failure, failure, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn the_command_goes_on_in_the_shell_of_its_setup() {
+    let node = Node::new().await;
+    let words = |words: &[&str]| {
+        let argv = words.iter().map(|word| (*word).to_owned()).collect();
+        Work::Run(vec![Process::new(argv)])
+    };
+    let process = |rank: &str| Process {
+        argv: vec!["/bin/sh".into(), "-c".into(), "echo $X $RANK in $PWD".into()],
+        env: [("RANK".into(), rank.to_owned())].into(),
+        dir: None,
+    };
+    let (line, several) = (["/bin/sh", "-c", "f; echo from the line; false; echo never"], vec![process("0")]);
+    let cases = [
+        ("f() { echo $X; }; X=1; set -e", words(&line), "1\nfrom the line\n", Some(Reason::exited(1))),
+        ("mkdir d; cd d; export X=2", words(&["sh", "-c", "echo $X; basename $PWD"]), "2\nd\n", None),
+        ("export X=3", Work::Run([several, vec![process("1")]].concat()), "", None),
+        ("exit 0", words(&["echo", "alone"]), "alone\n", None),
+        (
+            "export PATH=$PATH:/nowhere",
+            words(&["no-such-program"]),
+            "",
+            Some(Reason::CommandNotFound { command: "no-such-program".into() }),
+        ),
+    ];
+    for (rank, (setup, work, expected, failure)) in (0..).zip(cases) {
+        let id = task(rank);
+        node.prepare(&id).await;
+        let change = |launch: &mut Launch| {
+            launch.setup = Some(vec!["/bin/sh".into(), "-c".into(), setup.into()]);
+            launch.work = work;
+        };
+        node.server.send(launch_with(&id, "", change)).await;
+        let output = String::from_utf8(node.server.output(&id).await).unwrap();
+        assert_eq!(node.server.ended(&id).await.failure, failure, "{setup}: {output}");
+        if rank == 2 {
+            assert!(output.contains("3 0 in ") && output.contains("3 1 in "), "{output}");
+        } else {
+            assert_eq!(output, expected, "{setup}");
+        }
     }
 }
 
