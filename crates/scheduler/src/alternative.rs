@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use muster_model::JobId;
+use muster_model::quantity::DeviceRequest;
 use muster_model::spec::MAX_PRIORITY;
 use serde::Serialize;
 
@@ -18,12 +19,12 @@ use crate::why::Tier;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alternative {
-    /// With so many devices for each task.
-    Devices(u32),
+    /// With these devices for each task: fewer of the same.
+    Devices(DeviceRequest),
     /// With so many tasks.
     Nodes(u32),
-    /// With devices of another model.
-    Model(String),
+    /// With as many devices of another model.
+    Model(DeviceRequest),
     /// Without the labels that its nodes must have.
     WithoutLabels,
     /// Beside other tasks, and not on nodes of its own.
@@ -38,17 +39,8 @@ impl Alternative {
     /// Changes a request so.
     pub fn apply(&self, request: &mut Request) {
         match self {
-            Self::Devices(count) => {
-                if let Some(devices) = &mut request.need.devices {
-                    devices.count = *count;
-                }
-            }
+            Self::Devices(devices) | Self::Model(devices) => request.need.devices = Some(devices.clone()),
             Self::Nodes(nodes) => request.shape = Shape::Gang(*nodes),
-            Self::Model(model) => {
-                if let Some(devices) = &mut request.need.devices {
-                    (devices.model, devices.vendor) = (Some(model.clone()), None);
-                }
-            }
             Self::WithoutLabels => request.labels.clear(),
             Self::NotAlone => request.need.exclusive = false,
             Self::Priority(priority) => request.priority = *priority,
@@ -59,9 +51,8 @@ impl Alternative {
     /// As an option of `muster run`, where it is one.
     pub fn flag(&self) -> String {
         match self {
-            Self::Devices(count) => format!("--gpus {count}"),
+            Self::Devices(devices) | Self::Model(devices) => format!("--gpus {devices}"),
             Self::Nodes(nodes) => format!("--nodes {nodes}"),
-            Self::Model(model) => format!("--gpus {model}"),
             Self::WithoutLabels => "no --node-label".into(),
             Self::NotAlone => "no --exclusive".into(),
             Self::Priority(priority) => format!("--priority {priority}"),
@@ -75,9 +66,9 @@ impl Alternative {
     /// In words, after "starts now ".
     pub fn words(&self) -> String {
         match self {
-            Self::Devices(count) => format!("with --gpus {count}"),
+            Self::Devices(devices) => format!("with --gpus {devices}"),
             Self::Nodes(nodes) => format!("with --nodes {nodes}"),
-            Self::Model(model) => format!("with devices of model {model} (--gpus {model}:N)"),
+            Self::Model(devices) => format!("with devices of another model, --gpus {devices}"),
             Self::WithoutLabels => "without the labels that it asks for".into(),
             Self::NotAlone => "beside other tasks, without --exclusive".into(),
             Self::Priority(priority) => format!("with --priority {priority}, once others have made room"),
@@ -106,9 +97,11 @@ impl Scheduler {
         let mut asked = Asked { ix, request: self.request_of(ix), now, trials: TRIALS };
         let mut found: Vec<Alternative> = Vec::new();
         if let Some(devices) = asked.request.need.devices.clone() {
-            found.extend(self.largest(&mut asked, devices.count, Alternative::Devices));
+            let fewer = |count| Alternative::Devices(DeviceRequest { count, ..devices.clone() });
+            found.extend(self.largest(&mut asked, devices.count, fewer));
             for model in self.other_models(ix, &asked.request) {
-                let other = Alternative::Model(model);
+                let (vendor, model) = (None, Some(model));
+                let other = Alternative::Model(DeviceRequest { vendor, model, count: devices.count });
                 found.extend(Some(other).filter(|it| self.would_start(&mut asked, it)));
             }
         }
@@ -136,14 +129,14 @@ impl Scheduler {
         &mut self,
         asked: &mut Asked,
         below: u32,
-        make: fn(u32) -> Alternative,
+        make: impl Fn(u32) -> Alternative,
     ) -> Option<Alternative> {
         let (mut low, mut high) = (0, below);
         while low + 1 < high {
             let middle = low + (high - low) / 2;
             if self.is_offered(asked, &make(middle)) { low = middle } else { high = middle }
         }
-        (1..=low).rev().take(2).map(make).find(|it| self.would_start(asked, it))
+        (1..=low).rev().take(2).map(&make).find(|it| self.would_start(asked, it))
     }
 
     /// A job that waits, as it was submitted.

@@ -87,12 +87,30 @@ fn what_is_offered_instead_was_tried() {
     let large = world.submit(gang(3, 2, 4));
     world.pass();
     let told = world.scheduler.explain(&large, world.now).unwrap();
-    assert_eq!(told.alternatives, [Alternative::Devices(1)]);
+    assert_eq!(told.alternatives, [Alternative::Devices("1".parse().unwrap())]);
     let available = world.scheduler.available("pool", "team", "ann", world.now);
     assert_eq!((available[0].free, available[0].all, available[0].largest), (3, 8, None), "all is kept");
     world.scheduler.withdraw(&large);
     let available = world.scheduler.available("pool", "team", "ann", world.now);
     assert_eq!(available[0].largest, Some((3, 1)));
+}
+
+#[test]
+fn fewer_devices_and_other_models_are_offered_with_model_and_count() {
+    let nodes = vec![node(0, 16, &[("H100", 4)]), node(1, 16, &[("A100", 4)])];
+    let mut world = World::new(Policy { min_run_time: Duration::ZERO, ..Policy::default() }, nodes);
+    let of = |id: u64, devices: &str| {
+        let mut request = gang(id, 1, 1);
+        request.need.devices = Some(devices.parse().unwrap());
+        request
+    };
+    world.submit(of(1, "H100:2"));
+    world.pass();
+    let waits = world.submit(of(2, "h100:4"));
+    world.pass();
+    let told = world.scheduler.explain(&waits, world.now).unwrap();
+    let flags: Vec<String> = told.alternatives.iter().map(Alternative::flag).collect();
+    assert_eq!(flags, ["--gpus h100:2", "--gpus A100:4"]);
 }
 
 #[test]
