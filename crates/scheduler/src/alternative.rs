@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use muster_model::JobId;
 use muster_model::quantity::DeviceRequest;
-use muster_model::spec::MAX_PRIORITY;
 use serde::Serialize;
 
 use crate::place::Asker;
@@ -88,13 +87,21 @@ struct Asked {
     ix: JobIx,
     request: Request,
     now: Millis,
+    /// The highest priority that may be given to it.
+    highest_priority: u32,
     trials: u32,
 }
 
 impl Scheduler {
     /// What would let a job start now.
-    pub(crate) fn alternatives(&mut self, ix: JobIx, tier: Tier, now: Millis) -> Vec<Alternative> {
-        let mut asked = Asked { ix, request: self.request_of(ix), now, trials: TRIALS };
+    pub(crate) fn alternatives(
+        &mut self,
+        ix: JobIx,
+        tier: Tier,
+        now: Millis,
+        highest_priority: u32,
+    ) -> Vec<Alternative> {
+        let mut asked = Asked { ix, request: self.request_of(ix), now, highest_priority, trials: TRIALS };
         let mut found: Vec<Alternative> = Vec::new();
         if let Some(devices) = asked.request.need.devices.clone() {
             let fewer = |count| Alternative::Devices(DeviceRequest { count, ..devices.clone() });
@@ -261,8 +268,9 @@ impl Scheduler {
             next = pool.preemptible.range((priority + 1, Reverse(Millis::MAX), 0)..).next();
         }
         above.extend(pool.reserved.iter().flatten().map(|it| it.priority));
+        let highest = asked.highest_priority;
         let above: Vec<u32> =
-            above.into_iter().filter(|it| *it >= own && *it < MAX_PRIORITY).map(|it| it + 1).collect();
+            above.into_iter().filter(|it| *it >= own && *it < highest).map(|it| it + 1).collect();
         let few = above.iter().take(3).chain(above.last().filter(|_| above.len() > 3));
         let likely: Vec<u32> = few.copied().filter(|it| self.is_likely(ix, *it, now)).collect();
         let id = self.jobs[ix].id.clone();

@@ -7,6 +7,7 @@ mod tier;
 
 use muster_model::JobId;
 use muster_model::quantity::format_bytes;
+use muster_model::spec::MAX_PRIORITY;
 use serde::Serialize;
 use smallvec::smallvec;
 
@@ -63,8 +64,13 @@ pub(crate) type Words = (Tier, String, String, String);
 const NAMED: usize = 3;
 
 impl Scheduler {
-    /// Why a job waits. None if it is not known, or runs.
+    /// Why a job waits, to somebody who may give it any priority. None if it is not known, or runs.
     pub fn explain(&mut self, id: &JobId, now: Millis) -> Option<Explanation> {
+        self.explain_up_to(id, now, MAX_PRIORITY)
+    }
+
+    /// Why a job waits, to somebody who may give it no higher priority than this.
+    pub fn explain_up_to(&mut self, id: &JobId, now: Millis, highest_priority: u32) -> Option<Explanation> {
         let ix = *self.job_index.get(id)?;
         if !self.jobs[ix].runs.is_empty() && !self.jobs[ix].is_promised && !self.jobs[ix].is_queued {
             return None;
@@ -72,7 +78,10 @@ impl Scheduler {
         let (tier, summary, constraint, help) = self.words(ix, now);
         let is_considered = self.jobs[ix].is_queued;
         let may_change = is_considered && tier != Tier::StartsNow;
-        let alternatives = if may_change { self.alternatives(ix, tier, now) } else { Vec::new() };
+        let alternatives = match may_change {
+            true => self.alternatives(ix, tier, now, highest_priority),
+            false => Vec::new(),
+        };
         let is_matter_of_time = !matches!(tier, Tier::NeverFits | Tier::NeverAllowed | Tier::NotServed);
         let estimate = (may_change && is_matter_of_time).then(|| self.estimate(ix, now)).flatten();
         let ahead = is_considered.then(|| self.ahead(ix, now));
@@ -86,14 +95,14 @@ impl Scheduler {
         Some(Explanation { tier, summary, constraint, help, alternatives, ahead, estimate, jobs })
     }
 
-    /// What would happen to a job that nobody has submitted yet.
-    pub fn preview(&mut self, request: Request, now: Millis) -> Option<Explanation> {
+    /// What would happen to a job that is not submitted yet, to somebody who may give it no higher priority than this.
+    pub fn preview(&mut self, request: Request, now: Millis, highest_priority: u32) -> Option<Explanation> {
         let id = request.job.clone();
         if self.knows(&id) {
             return None;
         }
         self.submit(request);
-        let explained = self.explain(&id, now);
+        let explained = self.explain_up_to(&id, now, highest_priority);
         self.withdraw(&id);
         explained
     }

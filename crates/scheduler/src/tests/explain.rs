@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use muster_model::spec::MAX_PRIORITY;
+
 use super::world::{World, gang, node};
 use crate::{Alternative, Policy, Quota, Resource, Standing, Tier};
 
@@ -114,10 +116,32 @@ fn fewer_devices_and_other_models_are_offered_with_model_and_count() {
 }
 
 #[test]
+fn no_priority_is_offered_beyond_what_the_asker_may_give() {
+    let mut world = world();
+    for id in [1, 2] {
+        let mut request = gang(id, 1, 4);
+        request.preemptible = true;
+        world.submit(request);
+    }
+    world.pass();
+    let waits = world.submit(gang(3, 2, 4));
+    world.pass();
+    world.now += 60_000;
+    let mut offered =
+        |highest| world.scheduler.explain_up_to(&waits, world.now, highest).unwrap().alternatives;
+    assert_eq!(offered(MAX_PRIORITY), [Alternative::Priority(501)]);
+    assert_eq!(offered(501), [Alternative::Priority(501)]);
+    assert_eq!(offered(500), []);
+}
+
+#[test]
 fn a_preview_leaves_no_trace() {
     let mut world = world();
-    let told = world.scheduler.preview(gang(1, 1, 4), world.now).unwrap();
+    let told = world.scheduler.preview(gang(1, 1, 4), world.now, MAX_PRIORITY).unwrap();
     assert_eq!(told.tier, Tier::StartsNow);
-    assert_eq!(world.scheduler.preview(gang(1, 1, 5), world.now).unwrap().tier, Tier::NeverFits);
+    assert_eq!(
+        world.scheduler.preview(gang(1, 1, 5), world.now, MAX_PRIORITY).unwrap().tier,
+        Tier::NeverFits
+    );
     world.finish();
 }

@@ -3,6 +3,7 @@
 use muster_api::problem::{Code, Problem};
 use muster_link::message::ToAgent;
 use muster_model::job::{Event, Invalid, Standing, State};
+use muster_model::spec::MAX_PRIORITY;
 use muster_model::task::{Parting, Placement, TaskPhase};
 use muster_model::{JobId, TaskId, Timestamp};
 use muster_scheduler::{Request, Shape};
@@ -68,7 +69,9 @@ impl Core {
         let found = self.scheduler.place(one.clone(), millis(now));
         let found = found.and_then(|places| places.into_iter().next());
         found.ok_or_else(|| {
-            let why = self.question(About::New(Box::new(one)), &spec.on, now).answer(JobId::to_string);
+            let why = self
+                .question(About::New(Box::new(one)), &spec.on, now)
+                .answer(MAX_PRIORITY, JobId::to_string);
             let what = why.constraint.unwrap_or(why.summary);
             let help = why.help.unwrap_or_else(|| "`muster nodes` shows what is free".into());
             Problem::new(Code::NoRoom, format!("there is no room for {task} now: {what}")).hint(help)

@@ -4,7 +4,7 @@ use muster_engine::local::{self, Local};
 use muster_link::message::{Hello, PROTOCOL, ReportPhase, TaskReport, ToAgent, ToServer};
 use muster_model::job::State;
 use muster_model::node::Capacity;
-use muster_model::spec::{JobSpec, Target};
+use muster_model::spec::{JobSpec, MAX_PRIORITY, Target};
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_store::Store;
 use serde_json::json;
@@ -329,7 +329,10 @@ fn a_gang_that_does_not_fit_waits_whole_and_starts_when_it_does() {
     assert_eq!(fixture.state(&second), State::Queued);
     let (reply, mut answer) = oneshot::channel();
     fixture.turn(Input::Why(second.clone(), reply));
-    assert_eq!(answer.try_recv().unwrap().unwrap().unwrap().answer(JobId::to_string).code, "no_capacity");
+    assert_eq!(
+        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, JobId::to_string).code,
+        "no_capacity"
+    );
     fixture.say(ended(task(&first, 1, 2), None));
     assert_eq!(fixture.state(&second), State::Starting, "one place came free, and two is all it needs");
 }

@@ -41,20 +41,21 @@ pub(crate) struct Open {
 }
 
 impl Question {
-    /// The answer; `name` says what a job is called to whoever asks.
-    pub fn answer(self, name: impl Fn(&JobId) -> String) -> Why {
+    /// The answer for whoever asks: `highest_priority` is what they may give the job, and `name` says what they call another.
+    pub fn answer(self, highest_priority: u32, name: impl Fn(&JobId) -> String) -> Why {
         match self {
             Self::Answered(why) => why,
-            Self::Open(open) => open.answer(name),
+            Self::Open(open) => open.answer(highest_priority, name),
         }
     }
 }
 
 impl Open {
-    fn answer(mut self, name: impl Fn(&JobId) -> String) -> Why {
+    fn answer(mut self, highest_priority: u32, name: impl Fn(&JobId) -> String) -> Why {
+        let (scheduler, at) = (&mut self.scheduler, self.at);
         let (explained, at_once) = match self.about {
-            About::Job(id) => (self.scheduler.explain(&id, self.at), "it starts now"),
-            About::New(request) => (self.scheduler.preview(*request, self.at), "it would start now"),
+            About::Job(id) => (scheduler.explain_up_to(&id, at, highest_priority), "it starts now"),
+            About::New(request) => (scheduler.preview(*request, at, highest_priority), "it would start now"),
         };
         let Some(explained) = explained.filter(|it| it.tier != Tier::StartsNow) else {
             return Why { code: "starts_now".into(), summary: at_once.into(), ..Why::default() };

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use muster_engine::{AgentBinary, Capabilities, Family, Offer, Status, Verdict, Wait};
 use muster_model::JobId;
 use muster_model::job::{Event, State};
-use muster_model::spec::JobSpec;
+use muster_model::spec::{JobSpec, MAX_PRIORITY};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -268,7 +268,7 @@ impl Office {
 
     async fn why(&self, job: &JobId) -> muster_api::view::Why {
         let asked = self.server.shared.core.ask(|reply| Input::Why(job.clone(), reply)).await;
-        asked.unwrap().unwrap().answer(JobId::to_string)
+        asked.unwrap().unwrap().answer(MAX_PRIORITY, JobId::to_string)
     }
 }
 

@@ -72,7 +72,8 @@ pub(super) async fn create(
             .core
             .ask(|reply| Input::Preview(Box::new(spec.clone()), caller.name.clone(), reply))
             .await?;
-        let mut why = answer(&shared, &caller, asked).await?;
+        let workspace = spec.workspace.as_deref().unwrap_or(DEFAULT_WORKSPACE);
+        let mut why = answer(&shared, &caller, workspace, asked).await?;
         if let Some(trouble) = trouble {
             why.constraint = Some(format!("{} does not answer now: {trouble}", spec.on));
         }
@@ -495,17 +496,21 @@ pub(super) async fn why(
     TheJob(id): TheJob,
 ) -> Result<Json<Why>, Failure> {
     if let Some(asked) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
-        return Ok(Json(answer(&shared, &caller, asked).await?));
+        let about = id.clone();
+        let row = read(&shared, move |readers| row(readers, &about)).await?;
+        return Ok(Json(answer(&shared, &caller, &row.workspace, asked).await?));
     }
     let row = read(&shared, move |readers| row(readers, &id)).await?;
     Ok(Json(view::why_over(&row)))
 }
 
-/// Finds out what the core left open. Jobs that the caller may not see have no name there.
-async fn answer(shared: &Shared, caller: &Caller, asked: Question) -> Result<Why, Problem> {
+/// Finds out what the core left open about a job of a workspace. Jobs that the caller may not see have no name there, and no
+/// priority is offered that the caller may not give.
+async fn answer(shared: &Shared, caller: &Caller, workspace: &str, asked: Question) -> Result<Why, Problem> {
     let sight = caller.rights.sight();
+    let highest_priority = limits::highest_priority(shared, caller, workspace)?;
     read(shared, move |readers| {
-        Ok(asked.answer(|id| match readers.job(id) {
+        Ok(asked.answer(highest_priority, |id| match readers.job(id) {
             Ok(Some(row)) if sight.has(&row.workspace) => row.name,
             Ok(_) | Err(_) => "another job".into(),
         }))

@@ -6,7 +6,7 @@ use muster_api::problem::{Code, Problem};
 use muster_api::view::CreateJob;
 use muster_model::account::{Role, Workspace};
 use muster_model::quantity::format_bytes;
-use muster_model::spec::{DEFAULT_PRIORITY, FieldCode, FieldError, JobSpec};
+use muster_model::spec::{DEFAULT_PRIORITY, FieldCode, FieldError, JobSpec, MAX_PRIORITY};
 
 use crate::accounts::Caller;
 use crate::state::Shared;
@@ -101,6 +101,18 @@ pub(super) fn check_priority(
     within_priority(&found, role, priority)
 }
 
+/// The highest priority that the caller may give a job of a workspace; none for those who run no jobs there.
+pub(super) fn highest_priority(shared: &Shared, caller: &Caller, workspace: &str) -> Result<u32, Problem> {
+    let Some(accounts) = &shared.accounts else { return Ok(MAX_PRIORITY) };
+    let found = accounts.look(|directory| directory.require_workspace(workspace).cloned())?;
+    let role = caller.rights.role(workspace).filter(|role| *role >= Role::Member);
+    Ok(role.map_or(0, |role| highest_for(&found, role)))
+}
+
+fn highest_for(workspace: &Workspace, role: Role) -> u32 {
+    if role >= Role::Lead { MAX_PRIORITY } else { workspace.priority.unwrap_or(DEFAULT_PRIORITY) }
+}
+
 /// What a workspace gives to a job that does not say, and the most that it may say. A lead, who says what that is, may go beyond
 /// the priority; the time is everybody's.
 fn keep_within(
@@ -126,8 +138,8 @@ fn keep_within(
 }
 
 fn within_priority(workspace: &Workspace, role: Role, asked: u32) -> Result<(), Problem> {
-    let highest = workspace.priority.unwrap_or(DEFAULT_PRIORITY);
-    if asked <= highest || role >= Role::Lead {
+    let highest = highest_for(workspace, role);
+    if asked <= highest {
         return Ok(());
     }
     let message = format!(
@@ -194,6 +206,7 @@ mod tests {
             let workspace = workspace(given, None);
             let asks = |role, priority| field(&workspace, role, spec(priority, None));
             assert_eq!(asks(Role::Member, highest), None);
+            assert_eq!(highest_for(&workspace, Role::Member), highest, "no more is offered, either");
             assert_eq!(asks(Role::Member, 0), None, "less is anybody's to ask for");
             assert_eq!(asks(Role::Member, highest + 1).as_deref(), Some("priority"));
             assert_eq!(asks(Role::Lead, 1000), None);
