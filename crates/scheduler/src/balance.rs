@@ -95,7 +95,7 @@ impl Scheduler {
         lent
     }
 
-    fn resource(&self, dim: Dim) -> Resource {
+    pub(crate) fn resource(&self, dim: Dim) -> Resource {
         match dim {
             CPU => Resource::Cpu,
             MEMORY => Resource::Memory,

@@ -17,7 +17,7 @@ use crate::outlook::Estimate;
 use crate::place::{Asker, Blocked};
 use crate::policy::Millis;
 use crate::queue::JobIx;
-use crate::quota::{CPU, Dim, MEMORY};
+use crate::quota::{CPU, Dim, MEMORY, Resource};
 use crate::request::{Request, Standing};
 use crate::run::Phase;
 use crate::state::Scheduler;
@@ -45,12 +45,13 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// With what people call the jobs in place of their ids.
-    pub fn with_names(mut self, name: impl Fn(&JobId) -> String) -> Self {
-        for job in &self.jobs {
-            let name = name(job);
+    /// With what people call the jobs in place of their ids; jobs that the reader may not know have no name.
+    pub fn with_names(mut self, name: impl Fn(&JobId) -> Option<String>) -> Self {
+        if !self.jobs.is_empty() {
+            let ids = listed(self.jobs.iter().map(|job| Some(job.to_string())));
+            let named = listed(self.jobs.iter().map(name));
             for words in [&mut self.summary, &mut self.constraint, &mut self.help] {
-                *words = words.replace(job.as_str(), &name);
+                *words = words.replace(&ids, &named);
             }
         }
         self
@@ -62,6 +63,20 @@ pub(crate) type Words = (Tier, String, String, String);
 
 /// How many other jobs are named.
 const NAMED: usize = 3;
+
+/// Jobs in a sentence: a few that have names, and how many there are besides.
+pub(crate) fn listed(jobs: impl Iterator<Item = Option<String>>) -> String {
+    let jobs: Vec<Option<String>> = jobs.collect();
+    let named: Vec<&str> = jobs.iter().flatten().take(NAMED).map(String::as_str).collect();
+    match (&named[..], jobs.len() - named.len()) {
+        ([], 1) => "another job".into(),
+        ([], others) => format!("{others} other jobs"),
+        ([one], 0) => (*one).into(),
+        ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
+        (named, 1) => format!("{} and another job", named.join(", ")),
+        (named, others) => format!("{} and {others} other jobs", named.join(", ")),
+    }
+}
 
 impl Scheduler {
     /// Why a job waits, to somebody who may give it any priority. None if it is not known, or runs.
@@ -90,8 +105,7 @@ impl Scheduler {
             Tier::BehindOthers => self.kept_before(ix),
             _ => Vec::new(),
         };
-        let mut jobs: Vec<JobId> = jobs.into_iter().map(|job| JobId::clone(&self.jobs[job].id)).collect();
-        jobs.truncate(NAMED);
+        let jobs = jobs.into_iter().map(|job| JobId::clone(&self.jobs[job].id)).collect();
         Some(Explanation { tier, summary, constraint, help, alternatives, ahead, estimate, jobs })
     }
 
@@ -183,12 +197,7 @@ impl Scheduler {
 
     /// Jobs by their ids, for a sentence.
     fn listed(&self, jobs: &[JobIx]) -> String {
-        let names = jobs.iter().take(NAMED).map(|job| self.jobs[*job].id.to_string());
-        let names = names.collect::<Vec<_>>().join(", ");
-        match jobs.len().saturating_sub(NAMED) {
-            0 => names,
-            more => format!("{names} and {more} more"),
-        }
+        listed(jobs.iter().map(|job| Some(self.jobs[*job].id.to_string())))
     }
 
     fn promised_words(&self, ix: JobIx) -> Words {
@@ -259,7 +268,7 @@ impl Scheduler {
         Some((
             Tier::NeverAllowed,
             format!("it asks for more than workspace {workspace} may ever have"),
-            format!("{workspace} can come to {} {}", self.amount(dim, most), self.dims[dim as usize]),
+            format!("{workspace} can have {} at most", self.counted(dim, most)),
             "ask for less, or have the quota raised".into(),
         ))
     }
@@ -341,17 +350,41 @@ impl Scheduler {
     }
 
     fn quota_words(&self, workspace: u32, dim: Dim) -> String {
-        let quota = self.ledger.quotas(workspace).get(&dim).copied();
-        let used = self.amount(dim, self.ledger.used(workspace, dim));
-        let what = &self.dims[dim as usize];
-        let Some(quota) = quota else { return format!("{used} {what} in use") };
-        let own = self.amount(dim, quota.nominal);
-        let borrow = match quota.borrow {
-            Some(0) => "and may borrow none".into(),
-            Some(most) => format!("and may borrow {}", self.amount(dim, most)),
-            None => "and may borrow what others leave idle".into(),
+        let name = &self.workspaces[workspace as usize].0;
+        let used = self.ledger.used(workspace, dim);
+        let Some(quota) = self.ledger.quotas(workspace).get(&dim) else {
+            return format!("{name} has {}", self.counted(dim, used));
         };
-        format!("{used} of {own} {what} in use, {borrow}")
+        let borrow = match quota.borrow {
+            Some(0) => "none".into(),
+            Some(most) => self.amount(dim, most),
+            None => "what others leave idle".into(),
+        };
+        let has = match used <= quota.nominal {
+            true => format!("{} of its own {}", self.amount(dim, used), self.counted(dim, quota.nominal)),
+            false => {
+                format!("{}, of which {} its own", self.counted(dim, used), self.owned(dim, quota.nominal))
+            }
+        };
+        format!("{name} has {has}, and may borrow {borrow}")
+    }
+
+    /// `1 is`, `4 are`, `16 GB are`.
+    fn owned(&self, dim: Dim, amount: u64) -> String {
+        let amount = self.amount(dim, amount);
+        format!("{amount} {}", if amount == "1" { "is" } else { "are" })
+    }
+
+    /// An amount, and of what.
+    fn counted(&self, dim: Dim, amount: u64) -> String {
+        let number = self.amount(dim, amount);
+        let plural = if number == "1" { "" } else { "s" };
+        match self.resource(dim) {
+            Resource::Cpu => format!("{number} CPU{plural}"),
+            Resource::Memory => format!("{number} of memory"),
+            Resource::Devices => format!("{number} device{plural}"),
+            Resource::Model(model) => format!("{number} {model} device{plural}"),
+        }
     }
 
     pub(crate) fn amount(&self, dim: Dim, amount: u64) -> String {

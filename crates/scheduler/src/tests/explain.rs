@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_model::JobId;
 use muster_model::spec::MAX_PRIORITY;
 
 use super::world::{World, gang, node};
@@ -74,7 +75,7 @@ fn an_estimate_names_the_job_that_ends() {
     assert_eq!((told.tier, told.ahead), (Tier::NoCapacity, Some(0)));
     let estimate = told.estimate.unwrap();
     assert_eq!(estimate.at, world.now + 120_000);
-    assert_eq!(estimate.when_ends, muster_model::JobId::from_random(2));
+    assert_eq!(estimate.when_ends, JobId::from_random(2));
     let told = world.scheduler.explain(&one, world.now).unwrap();
     assert_eq!(told.ahead, Some(1));
     assert_eq!(told.estimate.unwrap().at, world.now + 60_000, "beside the large one there is a device left");
@@ -132,6 +133,59 @@ fn no_priority_is_offered_beyond_what_the_asker_may_give() {
     assert_eq!(offered(MAX_PRIORITY), [Alternative::Priority(501)]);
     assert_eq!(offered(501), [Alternative::Priority(501)]);
     assert_eq!(offered(500), []);
+}
+
+#[test]
+fn quotas_and_hidden_jobs_are_told_in_sentences() {
+    let mut world = world();
+    world.quota(
+        "team",
+        &[(Resource::Model("h100".into()), Quota { nominal: 1, borrow: Some(5), lend: None })],
+    );
+    world.quota("other", &[(Resource::Model("h100".into()), Quota { nominal: 7, borrow: None, lend: None })]);
+    for id in 1..=6 {
+        world.submit(gang(id, 1, 1));
+    }
+    let waits = world.submit(gang(7, 1, 1));
+    world.pass();
+    let told = world.scheduler.explain(&waits, world.now).unwrap();
+    assert_eq!(told.constraint, "team has 6 H100 devices, of which 1 is its own, and may borrow 5");
+    let mut of_other = gang(8, 1, 3);
+    of_other.workspace = "other".into();
+    let reclaims = world.submit(of_other);
+    world.now += 60_000;
+    world.pass();
+    let told = world.scheduler.explain(&reclaims, world.now).unwrap();
+    assert_eq!(told.tier, Tier::WaitingForPreemption);
+    assert_eq!(told.with_names(|_| None).constraint, "another job was told to end for it and may save first");
+}
+
+#[test]
+fn jobs_are_listed_by_name_where_they_have_one() {
+    let listed = |names: &[&str]| {
+        let jobs: Vec<JobId> = (0..names.len() as u64).map(JobId::from_random).collect();
+        let told = crate::Explanation {
+            tier: Tier::BehindOthers,
+            summary: String::new(),
+            constraint: crate::why::listed(jobs.iter().map(|job| Some(job.to_string()))),
+            help: String::new(),
+            alternatives: Vec::new(),
+            ahead: None,
+            estimate: None,
+            jobs: jobs.clone(),
+        };
+        let name = |job: &JobId| {
+            let name = names[jobs.iter().position(|it| it == job).unwrap()];
+            (!name.is_empty()).then(|| name.to_owned())
+        };
+        told.with_names(name).constraint
+    };
+    assert_eq!(listed(&[""]), "another job");
+    assert_eq!(listed(&["", "", "", ""]), "4 other jobs");
+    assert_eq!(listed(&["a"]), "a");
+    assert_eq!(listed(&["a", "b", "c"]), "a, b and c");
+    assert_eq!(listed(&["a", "", "b"]), "a, b and another job");
+    assert_eq!(listed(&["a", "b", "c", "d", ""]), "a, b, c and 2 other jobs");
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Core {
         found.ok_or_else(|| {
             let why = self
                 .question(About::New(Box::new(one)), &spec.on, now)
-                .answer(MAX_PRIORITY, JobId::to_string);
+                .answer(MAX_PRIORITY, |id| Some(id.to_string()));
             let what = why.constraint.unwrap_or(why.summary);
             let help = why.help.unwrap_or_else(|| "`muster nodes` shows what is free".into());
             Problem::new(Code::NoRoom, format!("there is no room for {task} now: {what}")).hint(help)

@@ -330,7 +330,7 @@ fn a_gang_that_does_not_fit_waits_whole_and_starts_when_it_does() {
     let (reply, mut answer) = oneshot::channel();
     fixture.turn(Input::Why(second.clone(), reply));
     assert_eq!(
-        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, JobId::to_string).code,
+        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, |id| Some(id.to_string())).code,
         "no_capacity"
     );
     fixture.say(ended(task(&first, 1, 2), None));

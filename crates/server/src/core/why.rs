@@ -41,8 +41,9 @@ pub(crate) struct Open {
 }
 
 impl Question {
-    /// The answer for whoever asks: `highest_priority` is what they may give the job, and `name` says what they call another.
-    pub fn answer(self, highest_priority: u32, name: impl Fn(&JobId) -> String) -> Why {
+    /// The answer for whoever asks: `highest_priority` is what they may give the job, and `name` says what another is called, if
+    /// they may know it.
+    pub fn answer(self, highest_priority: u32, name: impl Fn(&JobId) -> Option<String>) -> Why {
         match self {
             Self::Answered(why) => why,
             Self::Open(open) => open.answer(highest_priority, name),
@@ -51,7 +52,7 @@ impl Question {
 }
 
 impl Open {
-    fn answer(mut self, highest_priority: u32, name: impl Fn(&JobId) -> String) -> Why {
+    fn answer(mut self, highest_priority: u32, name: impl Fn(&JobId) -> Option<String>) -> Why {
         let (scheduler, at) = (&mut self.scheduler, self.at);
         let (explained, at_once) = match self.about {
             About::Job(id) => (scheduler.explain_up_to(&id, at, highest_priority), "it starts now"),
@@ -79,7 +80,7 @@ impl Open {
 }
 
 /// What the scheduler says, as it is shown.
-fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> String) -> Why {
+fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> Option<String>) -> Why {
     let explained = explained.with_names(&name);
     let summary = match explained.tier {
         Tier::NotServed => format!("no node of {target} can have it"),
@@ -95,7 +96,9 @@ fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> Strin
         constraint: Some(explained.constraint),
         help: Some(explained.help),
         starts_at: explained.estimate.as_ref().and_then(|estimate| timestamp(estimate.at)),
-        starts_after: explained.estimate.map(|estimate| name(&estimate.when_ends)),
+        starts_after: explained
+            .estimate
+            .map(|estimate| name(&estimate.when_ends).unwrap_or_else(|| "another job".into())),
         ahead: explained.ahead.map(|ahead| ahead as u64),
         options: explained.alternatives.iter().map(option).collect(),
     }

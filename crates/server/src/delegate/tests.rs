@@ -268,7 +268,7 @@ impl Office {
 
     async fn why(&self, job: &JobId) -> muster_api::view::Why {
         let asked = self.server.shared.core.ask(|reply| Input::Why(job.clone(), reply)).await;
-        asked.unwrap().unwrap().answer(MAX_PRIORITY, JobId::to_string)
+        asked.unwrap().unwrap().answer(MAX_PRIORITY, |id| Some(id.to_string()))
     }
 }
 

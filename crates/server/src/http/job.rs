@@ -511,8 +511,8 @@ async fn answer(shared: &Shared, caller: &Caller, workspace: &str, asked: Questi
     let highest_priority = limits::highest_priority(shared, caller, workspace)?;
     read(shared, move |readers| {
         Ok(asked.answer(highest_priority, |id| match readers.job(id) {
-            Ok(Some(row)) if sight.has(&row.workspace) => row.name,
-            Ok(_) | Err(_) => "another job".into(),
+            Ok(Some(row)) if sight.has(&row.workspace) => Some(row.name),
+            Ok(_) | Err(_) => None,
         }))
     })
     .await

@@ -96,7 +96,7 @@ impl Fixture {
     fn why_of(&mut self, job: &JobId) -> muster_api::view::Why {
         let (reply, mut answer) = oneshot::channel();
         self.turn(Input::Why(job.clone(), reply));
-        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, JobId::to_string)
+        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, |id| Some(id.to_string()))
     }
 
     fn row(&self, job: &JobId) -> muster_model::Job {

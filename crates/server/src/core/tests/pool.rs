@@ -117,7 +117,7 @@ impl Fixture {
     pub(super) fn why(&mut self, job: &JobId) -> Why {
         let (reply, mut answer) = oneshot::channel();
         self.turn(Input::Why(job.clone(), reply));
-        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, JobId::to_string)
+        answer.try_recv().unwrap().unwrap().unwrap().answer(MAX_PRIORITY, |id| Some(id.to_string()))
     }
 
     fn shown(&self) -> Vec<String> {
