@@ -67,10 +67,16 @@ impl Class {
 
     /// Whether its tasks may be on a node at all, as far as that is not a matter of room.
     pub fn admits(&self, node: &Node) -> bool {
-        let state = &node.state;
-        self.labels.iter().all(|(key, value)| state.labels.get(key) == Some(value))
-            && !self.exclude.contains(&state.node)
-            && state.serves.serves(&self.need)
+        self.chooses(node) && node.state.serves.serves(&self.need)
+    }
+
+    /// Whether a node is among those that a job chooses, by labels and by name.
+    pub fn chooses(&self, node: &Node) -> bool {
+        self.has_labels(node) && !self.exclude.contains(&node.state.node)
+    }
+
+    pub fn has_labels(&self, node: &Node) -> bool {
+        self.labels.iter().all(|(key, value)| node.state.labels.get(key) == Some(value))
     }
 }
 

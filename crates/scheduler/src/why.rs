@@ -5,6 +5,8 @@
 
 mod tier;
 
+use std::collections::BTreeSet;
+
 use muster_model::JobId;
 use muster_model::quantity::format_bytes;
 use muster_model::spec::MAX_PRIORITY;
@@ -20,7 +22,7 @@ use crate::queue::JobIx;
 use crate::quota::{CPU, Dim, MEMORY, Resource};
 use crate::request::{Request, Standing};
 use crate::run::Phase;
-use crate::state::Scheduler;
+use crate::state::{Class, Scheduler};
 use crate::words::{asks, free, has, smaller_task};
 
 /// Why a job waits.
@@ -63,6 +65,29 @@ pub(crate) type Words = (Tier, String, String, String);
 
 /// How many other jobs are named.
 const NAMED: usize = 3;
+
+/// The labels that a job asks for.
+fn labels(class: &Class) -> String {
+    let labels: Vec<String> = class.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    labels.join(" ")
+}
+
+/// By what a job chooses nodes.
+fn choice(class: &Class) -> String {
+    match (class.labels.is_empty(), class.exclude.is_empty()) {
+        (false, true) => format!("labelled {}", labels(class)),
+        (true, _) => "other than those it excludes".into(),
+        (false, false) => format!("labelled {}, other than those it excludes", labels(class)),
+    }
+}
+
+/// Which nodes are counted for a job that does not take any.
+fn among(class: &Class) -> String {
+    match class.labels.is_empty() && class.exclude.is_empty() {
+        true => String::new(),
+        false => format!("of the nodes {}, ", choice(class)),
+    }
+}
 
 /// Jobs in a sentence: a few that have names, and how many there are besides.
 pub(crate) fn listed(jobs: impl Iterator<Item = Option<String>>) -> String {
@@ -218,7 +243,19 @@ impl Scheduler {
         let pool = &self.pools[class.pool as usize];
         if !pool.delegates {
             let nodes = || pool.nodes.iter().map(|node| &self.nodes[*node]);
+            let mut chosen = nodes().filter(|node| class.chooses(node)).peekable();
             let asks = asks(&class.need, group.size);
+            if nodes().any(|node| node.state.usable)
+                && chosen.peek().is_some()
+                && chosen.all(|node| !node.state.usable)
+            {
+                return Some((
+                    Tier::NoNode,
+                    "none of the nodes that it chooses takes tasks now".into(),
+                    format!("it chooses nodes {}", choice(class)),
+                    "see `muster nodes`, or choose others".into(),
+                ));
+            }
             if nodes().all(|node| !node.state.usable) {
                 let constraint =
                     format!("{asks}; {} has {} nodes, and none takes anything", pool.name, pool.nodes.len());
@@ -242,18 +279,60 @@ impl Scheduler {
         let group = &self.groups[self.jobs[ix].group];
         let class = &self.classes[group.class];
         let pool = &self.pools[class.pool as usize];
-        let nodes = || pool.nodes.iter().map(|node| &self.nodes[*node]);
         let most = self.largest_ever(group.class);
         if !pool.delegates && !pool.nodes.is_empty() && most < group.size {
+            let chosen = || pool.nodes.iter().map(|ix| &self.nodes[*ix]).filter(|node| class.chooses(node));
+            if chosen().next().is_none() {
+                return Some(self.unchosen(class));
+            }
             let help = match most {
-                0 => smaller_task(nodes(), &class.need),
+                0 => smaller_task(chosen(), &class.need),
                 most => format!("the largest gang of such tasks here is {most}: use --nodes {most} or fewer"),
             };
             let summary = "it can never start here: it asks for more than there is".into();
-            let constraint = format!("{}; {}", asks(&class.need, group.size), has(nodes(), &class.need));
+            let asks = asks(&class.need, group.size);
+            let constraint = format!("{asks}; {}{}", among(class), has(chosen(), &class.need));
             return Some((Tier::NeverFits, summary, constraint, help));
         }
         self.never_allowed(ix)
+    }
+
+    /// A job chooses no node at all that there is.
+    fn unchosen(&self, class: &Class) -> Words {
+        let pool = &self.pools[class.pool as usize];
+        let nodes = || pool.nodes.iter().map(|ix| &self.nodes[*ix]);
+        if nodes().any(|node| class.has_labels(node)) {
+            let summary = "it excludes every node that it could have".into();
+            let help = "leave one of them out of --exclude";
+            return (Tier::NeverFits, summary, format!("{} has no other", pool.name), help.into());
+        }
+        let is_there = |key: &str, value: &str| {
+            nodes().any(|node| node.state.labels.get(key).is_some_and(|it| it == value))
+        };
+        let missing = class.labels.iter().find(|(key, value)| !is_there(key, value));
+        let (constraint, label) = match missing {
+            Some((key, value)) => {
+                let known: BTreeSet<&str> =
+                    nodes().filter_map(|node| node.state.labels.get(key).map(String::as_str)).collect();
+                let known: Vec<&str> = known.into_iter().take(NAMED).collect();
+                let known = match known.is_empty() {
+                    true => format!("no node has a label `{key}`"),
+                    false => format!("`{key}` is {} there", known.join(", ")),
+                };
+                (
+                    format!("no node of {} is labelled {key}={value}; {known}", pool.name),
+                    format!("{key}={value}"),
+                )
+            }
+            None => {
+                let all = labels(class);
+                (format!("no node of {} has all of the labels {all}", pool.name), all)
+            }
+        };
+        let summary = "no node has the labels that it asks for".into();
+        let help =
+            format!("choose another --node-label, or give it to a node: `muster nodes label NODE {label}`");
+        (Tier::NeverFits, summary, constraint, help)
     }
 
     fn never_allowed(&self, ix: JobIx) -> Option<Words> {
@@ -344,8 +423,9 @@ impl Scheduler {
             _ if group.size == 1 => "waits for room on a node".into(),
             some => format!("waits for room: {some} of its {} tasks would fit now", group.size),
         };
-        let nodes = pool.nodes.iter().map(|node| &self.nodes[*node]);
-        let constraint = format!("{}; {}", asks(&class.need, group.size), free(nodes, &class.need));
+        let nodes = pool.nodes.iter().map(|ix| &self.nodes[*ix]).filter(|node| class.chooses(node));
+        let asks = asks(&class.need, group.size);
+        let constraint = format!("{asks}; {}{}", among(class), free(nodes, &class.need));
         (Tier::NoCapacity, summary, constraint, "it starts when running jobs end (`muster ps`)".into())
     }
 

@@ -284,6 +284,11 @@ fn more_devices_than_any_node_has_are_refused_with_the_most_there_are() {
         &["--nodes", "--nodes 4 or fewer"],
     );
     tried.refused(&["run", "--memory", "1000TB", "--", "true"], of_gpus, &["--memory", "largest node has"]);
+    tried.refused(
+        &["run", "--gpus", "1", "--node-label", "disk=fast", "--", "true"],
+        of_gpus,
+        &["--node-label", "labelled disk=fast", "muster nodes label NODE disk=fast"],
+    );
     tried.refused(&["run", "--cpus", "99999", "--", "true"], of_gpus, &["--cpus", "largest node has"]);
 }
 

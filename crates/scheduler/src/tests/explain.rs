@@ -189,6 +189,36 @@ fn jobs_are_listed_by_name_where_they_have_one() {
 }
 
 #[test]
+fn labels_are_blamed_for_what_only_they_keep_from_starting() {
+    let nodes = (0..4).map(|number| node(number, 16, &[("H100", 4)])).collect();
+    let mut world = World::new(Policy::default(), nodes);
+    let tell = |world: &mut World, id: u64, size: u32, key: &str, value: &str| {
+        let mut request = gang(id, size, 4);
+        request.labels = [(key.to_owned(), value.to_owned())].into();
+        let id = world.submit(request);
+        let told = world.scheduler.explain(&id, world.now).unwrap();
+        world.scheduler.withdraw(&id);
+        told
+    };
+    let told = tell(&mut world, 1, 1, "rack", "r9");
+    assert_eq!((told.tier, &told.alternatives[..]), (Tier::NeverFits, &[Alternative::WithoutLabels][..]));
+    assert_eq!(told.summary, "no node has the labels that it asks for");
+    assert_eq!(told.constraint, "no node of pool is labelled rack=r9; `rack` is r0, r1 there");
+    let told = tell(&mut world, 2, 1, "gpu", "fast");
+    assert_eq!(told.constraint, "no node of pool is labelled gpu=fast; no node has a label `gpu`");
+    assert!(told.help.contains("`muster nodes label NODE gpu=fast`"), "{}", told.help);
+    let told = tell(&mut world, 3, 3, "rack", "r0");
+    assert_eq!(
+        told.constraint,
+        "needs 4 devices for each of 3 tasks at once; of the nodes labelled rack=r0, 2 nodes have 8 such devices in all"
+    );
+    world.cordon(0, false);
+    world.cordon(1, false);
+    let told = tell(&mut world, 4, 1, "rack", "r0");
+    assert_eq!((told.tier, told.constraint.as_str()), (Tier::NoNode, "it chooses nodes labelled rack=r0"));
+}
+
+#[test]
 fn a_preview_leaves_no_trace() {
     let mut world = world();
     let told = world.scheduler.preview(gang(1, 1, 4), world.now, MAX_PRIORITY).unwrap();

@@ -1,5 +1,6 @@
 //! Accepting jobs and bundles, and removing jobs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_api::problem::{Code, Problem};
@@ -135,6 +136,17 @@ impl Core {
         ];
         let is_refusal = |found: &Explanation| matches!(found.tier, Tier::NeverFits | Tier::NeverAllowed);
         let found = self.scheduler.refusal(request.clone()).filter(is_refusal)?;
+        let message = format!("{}; {}", found.constraint, found.help);
+        let wrong = |field: &str| FieldError::new(field, FieldCode::NotEnoughResources, message.clone());
+        // With other nodes to choose from it would fit: then what it asks of each is not to blame.
+        let open = Request { exclude: Vec::new(), ..request.clone() };
+        if !self.scheduler.refusal(open.clone()).is_some_and(|it| is_refusal(&it)) {
+            return Some(wrong("exclude"));
+        }
+        let open = Request { labels: BTreeMap::new(), ..open };
+        if !self.scheduler.refusal(open).is_some_and(|it| is_refusal(&it)) {
+            return Some(wrong("node_labels"));
+        }
         let one = Request { shape: Shape::Gang(1), ..request };
         let mut is_too_much = |need: &Need| {
             let alone = Request { need: need.clone(), ..one.clone() };
@@ -144,8 +156,7 @@ impl Core {
             true => fields.iter().find(|(_, need)| is_too_much(need)).map_or("resources", |(field, _)| field),
             false => "nodes",
         };
-        let message = format!("{}; {}", found.constraint, found.help);
-        Some(FieldError::new(field, FieldCode::NotEnoughResources, message))
+        Some(wrong(field))
     }
 
     /// A job that nobody has submitted yet, as the scheduler would be told of it.
