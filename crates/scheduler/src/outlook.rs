@@ -131,6 +131,11 @@ impl Scheduler {
         self.node_index.get(node).map(|ix| self.nodes[*ix].used()).unwrap_or_default()
     }
 
+    /// Whether a device of a node is claimed.
+    pub fn is_taken(&self, node: &NodeId, device: u32) -> bool {
+        self.node_index.get(node).is_some_and(|ix| self.nodes[*ix].is_taken(device))
+    }
+
     /// Where a job that nobody has submitted yet would start now; none if it would wait.
     pub fn place(&mut self, request: Request, now: Millis) -> Option<Vec<Placement>> {
         let id = request.job.clone();

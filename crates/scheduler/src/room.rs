@@ -153,6 +153,10 @@ impl Node {
         }
     }
 
+    pub fn is_taken(&self, device: u32) -> bool {
+        self.taken.contains(&device)
+    }
+
     /// Whether somebody has it alone.
     pub fn is_alone(&self) -> bool {
         self.alone > 0

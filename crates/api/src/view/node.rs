@@ -80,11 +80,21 @@ pub struct DeviceView {
     /// The device.
     #[serde(flatten)]
     pub device: Device,
-    /// The job that has it.
+    /// The job that has it, where the caller may know it.
     pub job: Option<JobId>,
+    /// Whether a job has it, or is about to.
+    #[serde(default)]
+    pub in_use: bool,
     /// How it is used and how it is; absent when it cannot be asked.
     #[serde(default)]
     pub now: Option<DeviceUse>,
+}
+
+impl DeviceView {
+    /// Whether nobody else can have it. A server that does not say it names the job.
+    pub fn is_in_use(&self) -> bool {
+        self.in_use || self.job.is_some()
+    }
 }
 
 /// All nodes.

@@ -190,7 +190,7 @@ fn table(nodes: &[NodeView]) -> Table {
             known(format!("{}/{}", cpus(node.cpu_millis_used), cpus(node.cpu_millis))),
             known(format!("{}/{}", format_bytes(node.memory_bytes_used), format_bytes(node.memory_bytes))),
             known(format!("{}/{}", node.slots_used, node.slots)),
-            known(devices(&node.devices)),
+            known(devices(node)),
         ]);
     }
     table
@@ -272,14 +272,18 @@ pub(crate) fn cpus(millis: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `8x H100 80 GB (3 free)`, one group for each model; simulated ones say so.
-pub(crate) fn devices(devices: &[DeviceView]) -> String {
+/// `8x H100 80 GB (3 free)`, one group for each model; simulated ones say so. Nothing is free where no task may start.
+pub(crate) fn devices(node: &NodeView) -> String {
+    devices_by_model(&node.devices, node.connected && !node.drained)
+}
+
+fn devices_by_model(devices: &[DeviceView], takes_tasks: bool) -> String {
     let mut groups: Vec<(String, usize, usize)> = Vec::new();
     for view in devices {
         let device = &view.device;
         let simulated = if device.simulated { " simulated" } else { "" };
         let name = format!("{} {}{simulated}", device.model, format_bytes(device.memory_bytes));
-        let free = usize::from(view.job.is_none());
+        let free = usize::from(takes_tasks && !view.is_in_use());
         match groups.iter_mut().find(|(known, ..)| *known == name) {
             Some((_, count, all_free)) => {
                 *count += 1;
@@ -312,14 +316,19 @@ mod tests {
             simulated,
             ip: None,
         };
-        DeviceView { device, job: is_used.then(|| "job_0123456789".parse().unwrap()), now: None }
+        // In use by a job that the caller may not see.
+        DeviceView { device, job: None, in_use: is_used, now: None }
     }
 
     #[test]
     fn devices_are_counted_by_model_and_simulated_ones_say_so() {
-        assert_eq!(devices(&[]), "none");
+        assert_eq!(devices_by_model(&[], true), "none");
         let mixed = [device(0, false, true), device(1, false, false), device(2, true, false)];
-        assert_eq!(devices(&mixed), "2x H100 80 GB (1 free), 1x H100 80 GB simulated (1 free)");
+        assert_eq!(
+            devices_by_model(&mixed, true),
+            "2x H100 80 GB (1 free), 1x H100 80 GB simulated (1 free)"
+        );
+        assert_eq!(devices_by_model(&mixed[..2], false), "2x H100 80 GB (0 free)");
     }
 
     #[test]

@@ -152,6 +152,7 @@ impl Core {
                 .map(|device| DeviceView {
                     device: device.clone(),
                     job: self.holder(node, device.index),
+                    in_use: self.scheduler.is_taken(id, device.index),
                     now: None,
                 })
                 .collect(),

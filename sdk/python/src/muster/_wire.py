@@ -372,6 +372,7 @@ class DeviceUse(TypedDict):
 class DeviceView(Device):
     """An accelerator and who has it."""
 
+    in_use: NotRequired[bool]
     job: NotRequired[JobId | None]
     now: NotRequired[DeviceUse | None]
 

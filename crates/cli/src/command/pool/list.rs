@@ -83,7 +83,7 @@ pub(super) fn table(pools: &[PoolView]) -> Table {
                     format_bytes(node.memory_bytes)
                 ))
                 .into(),
-                known(devices(&node.devices)).into(),
+                known(devices(node)).into(),
             ]);
         }
     }

@@ -88,7 +88,7 @@ pub(super) fn text(picture: &Picture, width: Option<usize>, colours: bool) -> St
 
 fn of_nodes(picture: &Picture) -> Panel {
     let row = |node: &NodeView| {
-        let used = node.devices.iter().filter(|device| device.job.is_some()).count();
+        let used = node.devices.iter().filter(|device| device.is_in_use()).count();
         let colour = match (node.connected, node.drained) {
             (false, _) => Some(Colour::Red),
             (true, true) => Some(Colour::Yellow),
@@ -111,7 +111,7 @@ fn of_nodes(picture: &Picture) -> Panel {
         Row { cells, colour }
     };
     let devices = || picture.nodes.iter().flat_map(|node| &node.devices);
-    let used = devices().filter(|device| device.job.is_some()).count();
+    let used = devices().filter(|device| device.is_in_use()).count();
     Panel {
         title: format!("Nodes {}, devices {used}/{} in use", picture.nodes.len(), devices().count()),
         headings: &["NODE", "ON", "STATE", "DEVICES", "BUSY", "CPUS", "MEMORY"],

@@ -18,7 +18,7 @@ pub(super) async fn gpus() -> Result<ExitCode, Error> {
         for view in &node.devices {
             let (all, free) = models.entry(&view.device.model).or_default();
             *all += 1;
-            *free += usize::from(view.job.is_none());
+            *free += usize::from(!view.is_in_use());
         }
         if models.is_empty() {
             models.insert("-", (0, 0));

@@ -100,7 +100,7 @@ fn places(page: &mut Page, nodes: &[NodeView]) {
     by_use(
         "muster_node_devices",
         "Accelerators, by use.",
-        |node| node.devices.iter().filter(|device| device.job.is_some()).count() as u64,
+        |node| node.devices.iter().filter(|device| device.is_in_use()).count() as u64,
         |node| node.devices.len() as u64,
     );
 }

@@ -22,7 +22,9 @@ fn node(name: &str, used: u32) -> NodeView {
             simulated: true,
             ip: None,
         },
-        job: (index < used).then(|| JobId::from_random(7)),
+        // Jobs of others have no name here.
+        job: (index + 1 < used).then(|| JobId::from_random(7)),
+        in_use: index < used,
         now: None,
     };
     NodeView {
