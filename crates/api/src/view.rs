@@ -321,6 +321,9 @@ pub struct Why {
     /// The job whose end is expected to make room for it then, by its name where the caller may know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_after: Option<String>,
+    /// Why it cannot be foreseen when it starts, of a job that waits without `starts_at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_estimate: Option<String>,
     /// How many jobs are before it in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<u64>,

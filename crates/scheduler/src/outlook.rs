@@ -1,6 +1,7 @@
 //! What is to come: who is before a job, when it starts by what is expected, and what somebody could start now.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use muster_model::quantity::DeviceRequest;
 use muster_model::task::Placement;
@@ -11,21 +12,23 @@ use crate::policy::Millis;
 use crate::queue::JobIx;
 use crate::quota::DEVICES;
 use crate::request::{Fate, Plan, Request, Shape};
-use crate::room::{KindIx, Used};
+use crate::room::{KindIx, RunIx, Used};
 use crate::state::Scheduler;
 
-/// How many ends are played through before an estimate is given up.
-const ENDS: usize = 300;
+/// How many ends, and passes between them, are played through before an estimate is given up.
+const EVENTS: usize = 500;
 /// How many passes follow one another at one moment before that is left at it.
 const PASSES: usize = 10;
+/// How long a job takes to end once it is told to. The scheduler does not know what each asked for.
+pub(crate) const LEAVING: Millis = 30_000;
 
 /// When a job starts, if running jobs end when they are expected to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimate {
     /// The moment.
     pub at: Millis,
-    /// The job whose end makes room for it.
-    pub when_ends: JobId,
+    /// The job whose end makes room for it; none, if time alone does.
+    pub when_ends: Option<JobId>,
 }
 
 /// What somebody can get of one model now.
@@ -41,6 +44,56 @@ pub struct Available {
     pub quota_left: Option<u64>,
     /// The largest job that starts now: tasks, and devices for each; none, if none does.
     pub largest: Option<(u32, u32)>,
+}
+
+/// A copy of the scheduler in which time goes on.
+struct Foresight {
+    scheduler: Scheduler,
+    now: Millis,
+    /// Runs that were told to end, and when they have.
+    leaving: BTreeSet<(Millis, JobId, u32)>,
+    /// When another pass is worthwhile, though nothing ends.
+    look_at: Option<Millis>,
+    last_ended: Option<JobId>,
+}
+
+impl Foresight {
+    fn new(scheduler: Scheduler, now: Millis) -> Self {
+        let leaves = |run: &RunIx| {
+            let run = &scheduler.runs[*run];
+            (now.saturating_add(LEAVING), JobId::clone(&scheduler.jobs[run.job].id), run.element)
+        };
+        let leaving = scheduler.leaving.iter().map(leaves).collect();
+        Self { leaving, scheduler, now, look_at: Some(now), last_ended: None }
+    }
+
+    /// What comes of the next thing that happens; none, if nothing more is foreseen.
+    fn advance(&mut self) -> Option<Plan> {
+        let ends = self.scheduler.pools.iter().filter_map(|pool| pool.ends.first().copied());
+        let ends = ends.min();
+        let leaves_at = self.leaving.first().map(|(at, ..)| *at);
+        let next = [ends.map(|(at, _)| at), leaves_at, self.look_at].into_iter().flatten().min()?;
+        self.now = self.now.max(next);
+        if leaves_at == Some(next) {
+            let (_, job, element) = self.leaving.pop_first()?;
+            self.end(job, element, Fate::Again);
+        } else if let Some((_, run)) = ends.filter(|(at, _)| *at == next) {
+            let run = &self.scheduler.runs[run];
+            let (job, element) = (JobId::clone(&self.scheduler.jobs[run.job].id), run.element);
+            self.leaving.retain(|(_, other, its)| (other, *its) != (&job, element));
+            self.end(job, element, Fate::Over);
+        }
+        let plan = self.scheduler.settle(self.now);
+        let at = self.now.saturating_add(LEAVING);
+        self.leaving.extend(plan.preemptions.iter().map(|it| (at, it.job.clone(), it.element)));
+        self.look_at = plan.next_at;
+        Some(plan)
+    }
+
+    fn end(&mut self, job: JobId, element: u32, fate: Fate) {
+        self.scheduler.ended(&job, element, fate, self.now);
+        self.last_ended = Some(job);
+    }
 }
 
 impl Scheduler {
@@ -63,25 +116,23 @@ impl Scheduler {
         ahead
     }
 
-    /// Plays on from here with the same rules, every run ending when it is expected to, until a job starts.
-    pub(crate) fn estimate(&self, ix: JobIx, now: Millis) -> Option<Estimate> {
+    /// Plays on from here with the same rules, every run ending when it is expected to or when others reclaim what it has, until
+    /// a job starts. Otherwise, why nothing can be foreseen.
+    pub(crate) fn estimate(&self, ix: JobIx, now: Millis) -> Result<Estimate, String> {
         let id = &self.jobs[ix].id;
         let key = self.key(ix, &mut self.new_pass(now));
-        let mut trial = self.trial(ix, &key, now)?;
-        // Nobody can foresee who will be told to leave.
-        trial.policy.preemption = false;
-        for _ in 0..ENDS {
-            let ends = trial.pools.iter().filter_map(|pool| pool.ends.first().copied());
-            let (ends_at, run) = ends.min()?;
-            let run = &trial.runs[run];
-            let (ended, element) = (JobId::clone(&trial.jobs[run.job].id), run.element);
-            let at = ends_at.max(now);
-            trial.ended(&ended, element, Fate::Over, at);
-            if trial.settle(at).starts.iter().any(|start| start.job == **id) {
-                return Some(Estimate { at, when_ends: ended });
+        let trial = self.trial(ix, &key, now);
+        let trial = trial.ok_or_else(|| "too many jobs are before it".to_owned())?;
+        let mut foresight = Foresight::new(trial, now);
+        for _ in 0..EVENTS {
+            let Some(plan) = foresight.advance() else {
+                return Err("it is not known when what runs ends; jobs with --timeout say so".into());
+            };
+            if plan.starts.iter().any(|start| start.job == **id) {
+                return Ok(Estimate { at: foresight.now, when_ends: foresight.last_ended });
             }
         }
-        None
+        Err(format!("more than {EVENTS} changes are before it"))
     }
 
     /// All that comes of passes at one moment, each of which may call for the next.

@@ -42,6 +42,8 @@ pub struct Explanation {
     pub ahead: Option<usize>,
     /// When it starts as it is, by what is expected of running jobs.
     pub estimate: Option<Estimate>,
+    /// Why there is no estimate.
+    pub no_estimate: Option<String>,
     /// The jobs that the words name by their ids: those that make room for it, or that it is behind.
     pub jobs: Vec<JobId>,
 }
@@ -65,6 +67,24 @@ pub(crate) type Words = (Tier, String, String, String);
 
 /// How many other jobs are named.
 const NAMED: usize = 3;
+
+/// Why it cannot be foreseen when a job starts, where that is no matter of what runs and who waits.
+fn unforeseen(tier: Tier) -> Option<&'static str> {
+    match tier {
+        Tier::Held => Some("it starts only after it is released"),
+        Tier::Dependency => Some("it depends on when the jobs before it end"),
+        Tier::Backoff => Some("it is considered after its pause"),
+        Tier::NoNode => Some("no node that it could have takes tasks now"),
+        Tier::NotServed | Tier::NeverFits | Tier::NeverAllowed => Some("it never starts as it is"),
+        Tier::WaitingForPreemption => Some("it starts as soon as those that make room have ended"),
+        Tier::UserLimit
+        | Tier::OutOfQuota
+        | Tier::QuotaLent
+        | Tier::BehindOthers
+        | Tier::NoCapacity
+        | Tier::StartsNow => None,
+    }
+}
 
 /// The labels that a job asks for.
 fn labels(class: &Class) -> String {
@@ -122,8 +142,11 @@ impl Scheduler {
             true => self.alternatives(ix, tier, now, highest_priority),
             false => Vec::new(),
         };
-        let is_matter_of_time = !matches!(tier, Tier::NeverFits | Tier::NeverAllowed | Tier::NotServed);
-        let estimate = (may_change && is_matter_of_time).then(|| self.estimate(ix, now)).flatten();
+        let (estimate, no_estimate) = match unforeseen(tier) {
+            _ if tier == Tier::StartsNow => (None, None),
+            Some(why) => (None, Some(why.to_owned())),
+            None => self.estimate(ix, now).map_or_else(|why| (None, Some(why)), |found| (Some(found), None)),
+        };
         let ahead = is_considered.then(|| self.ahead(ix, now));
         let jobs = match tier {
             Tier::WaitingForPreemption => self.making_room_for(ix),
@@ -131,7 +154,17 @@ impl Scheduler {
             _ => Vec::new(),
         };
         let jobs = jobs.into_iter().map(|job| JobId::clone(&self.jobs[job].id)).collect();
-        Some(Explanation { tier, summary, constraint, help, alternatives, ahead, estimate, jobs })
+        Some(Explanation {
+            tier,
+            summary,
+            constraint,
+            help,
+            alternatives,
+            ahead,
+            estimate,
+            no_estimate,
+            jobs,
+        })
     }
 
     /// What would happen to a job that is not submitted yet, to somebody who may give it no higher priority than this.
@@ -165,6 +198,7 @@ impl Scheduler {
             alternatives,
             ahead: None,
             estimate: None,
+            no_estimate: None,
             jobs: Vec::new(),
         })
     }

@@ -47,6 +47,7 @@ fn text(why: &Why, now: Timestamp, colours: bool) -> String {
         true => format!("in {} ({at:.0}){after}", age(now, at)),
         false => format!("any moment ({at:.0}){after}"),
     });
+    let expected = expected.or_else(|| Some(format!("unknown: {}", why.no_estimate.as_ref()?)));
     let position = why.ahead.map(|ahead| match ahead {
         0 => "it is the next of its queue".into(),
         1 => "1 job is before it".into(),
@@ -80,6 +81,7 @@ mod tests {
             help: Some("ask for --gpus 2".into()),
             starts_at: Some("2026-11-15T10:30:00Z".parse().unwrap()),
             starts_after: Some("bert-7".into()),
+            no_estimate: None,
             ahead: Some(2),
             options: vec![WhyOption {
                 change: "--gpus 2".into(),
@@ -94,6 +96,17 @@ mod tests {
           expected: in 30m (2026-11-15T10:30:00Z), when bert-7 ends
           hint: ask for --gpus 2
           code: no_capacity
+        ");
+        let unforeseen = Why {
+            code: "held".into(),
+            summary: "held in the queue".into(),
+            no_estimate: Some("it starts only after it is released".into()),
+            ..Why::default()
+        };
+        insta::assert_snapshot!(text(&unforeseen, "2026-11-15T10:00:00Z".parse().unwrap(), false), @r"
+        held in the queue
+          expected: unknown: it starts only after it is released
+          code: held
         ");
     }
 }

@@ -75,7 +75,7 @@ fn an_estimate_names_the_job_that_ends() {
     assert_eq!((told.tier, told.ahead), (Tier::NoCapacity, Some(0)));
     let estimate = told.estimate.unwrap();
     assert_eq!(estimate.at, world.now + 120_000);
-    assert_eq!(estimate.when_ends, JobId::from_random(2));
+    assert_eq!(estimate.when_ends, Some(JobId::from_random(2)));
     let told = world.scheduler.explain(&one, world.now).unwrap();
     assert_eq!(told.ahead, Some(1));
     assert_eq!(told.estimate.unwrap().at, world.now + 60_000, "beside the large one there is a device left");
@@ -172,6 +172,7 @@ fn jobs_are_listed_by_name_where_they_have_one() {
             alternatives: Vec::new(),
             ahead: None,
             estimate: None,
+            no_estimate: None,
             jobs: jobs.clone(),
         };
         let name = |job: &JobId| {
@@ -216,6 +217,35 @@ fn labels_are_blamed_for_what_only_they_keep_from_starting() {
     world.cordon(1, false);
     let told = tell(&mut world, 4, 1, "rack", "r0");
     assert_eq!((told.tier, told.constraint.as_str()), (Tier::NoNode, "it chooses nodes labelled rack=r0"));
+}
+
+#[test]
+fn an_estimate_knows_of_reclaim_and_each_wait_has_one_or_says_why_not() {
+    let policy = Policy { min_run_time: Duration::from_secs(600), ..Policy::default() };
+    let mut world = World::new(policy, vec![node(0, 16, &[("H100", 4)])]);
+    world.quota("team", &[(Resource::Devices, Quota { nominal: 0, borrow: None, lend: None })]);
+    world.quota("owner", &[(Resource::Devices, Quota::shared(4))]);
+    let borrower = world.submit(gang(1, 1, 4));
+    world.pass();
+    let mut own = gang(2, 1, 2);
+    own.workspace = "owner".into();
+    let own = world.submit(own);
+    world.pass();
+    let told = world.scheduler.explain(&own, world.now).unwrap();
+    assert_eq!(told.tier, Tier::QuotaLent, "{}", told.constraint);
+    let estimate = told.estimate.expect("what it has is taken back");
+    assert_eq!(estimate.when_ends, Some(borrower));
+    let wait = estimate.at - world.now;
+    assert!((600_000..=660_000).contains(&wait), "{wait} ms");
+    // The borrower comes back and says nothing of its end, so nobody knows when the next of its workspace starts.
+    let next = world.submit(gang(3, 1, 4));
+    let told = world.scheduler.explain(&next, world.now).unwrap();
+    assert!(told.estimate.is_none() && told.no_estimate.is_some(), "{told:?}");
+    let mut held = gang(4, 1, 1);
+    held.standing = Standing::Held;
+    let held = world.submit(held);
+    let told = world.scheduler.explain(&held, world.now).unwrap();
+    assert_eq!(told.no_estimate.as_deref(), Some("it starts only after it is released"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use muster_model::JobId;
 use proptest::prelude::*;
 
 use super::world::{DELEGATING, World, gang, node, node_id};
+use crate::outlook::LEAVING;
 use crate::{
     Backfill, Change, Fate, NodeState, Order, Policy, Quota, Request, Resource, Scheduler, Shape, Standing,
 };
@@ -239,24 +240,39 @@ fn apply(world: &mut World, id: u64, event: &Event) {
     }
 }
 
-/// When a job starts if every run ends as expected, and nobody is ended for others.
+/// When a job starts if every run ends as expected, and those that are to end for others take their time for it.
 fn starts_at(scheduler: &Scheduler, job: &JobId, now: u64) -> Option<u64> {
     let mut played = scheduler.clone();
-    played.policy.preemption = false;
-    for _ in 0..1000 {
-        let (ends_at, run) = played.pools.iter().filter_map(|pool| pool.ends.first().copied()).min()?;
-        let run = &played.runs[run];
-        let (ended, element, at) = (played.jobs[run.job].id.clone(), run.element, ends_at.max(now));
-        played.ended(&ended, element, Fate::Over, at);
-        loop {
+    let of = |run: &u32| (JobId::clone(&played.jobs[played.runs[*run].job].id), played.runs[*run].element);
+    let mut leaving: Vec<(u64, (JobId, u32))> =
+        played.leaving.iter().map(|run| (now + LEAVING, of(run))).collect();
+    let (mut at, mut look_at) = (now, Some(now));
+    for _ in 0..2000 {
+        leaving.sort();
+        let ends = played.pools.iter().filter_map(|pool| pool.ends.first().copied()).min();
+        let first = leaving.first().map(|(at, _)| *at);
+        let next = [first, ends.map(|(at, _)| at), look_at].into_iter().flatten().min()?;
+        at = at.max(next);
+        if first == Some(next) {
+            let (_, (job, element)) = leaving.remove(0);
+            played.ended(&job, element, Fate::Again, at);
+        } else if let Some((_, run)) = ends.filter(|(at, _)| *at == next) {
+            let run = &played.runs[run];
+            let (job, element) = (JobId::clone(&played.jobs[run.job].id), run.element);
+            leaving.retain(|(_, other)| *other != (job.clone(), element));
+            played.ended(&job, element, Fate::Over, at);
+        }
+        look_at = loop {
             let plan = played.pass(at);
             if plan.starts.iter().any(|start| start.job == *job) {
                 return Some(at);
             }
-            if plan.next_at != Some(at) {
-                break;
+            leaving.extend(plan.preemptions.into_iter().map(|it| (at + LEAVING, (it.job, it.element))));
+            match plan.next_at {
+                Some(next) if next <= at => {}
+                next => break next,
             }
-        }
+        };
     }
     None
 }

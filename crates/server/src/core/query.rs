@@ -98,6 +98,9 @@ impl Core {
         if let Some(trouble) = self.parts.troubles.get(target) {
             why.constraint = Some(format!("{target} does not answer now: {trouble}"));
         }
+        if why.starts_at.is_none() {
+            why.no_estimate = Some(format!("{target} has not said when"));
+        }
         why
     }
 

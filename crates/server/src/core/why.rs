@@ -44,10 +44,26 @@ impl Question {
     /// The answer for whoever asks: `highest_priority` is what they may give the job, and `name` says what another is called, if
     /// they may know it.
     pub fn answer(self, highest_priority: u32, name: impl Fn(&JobId) -> Option<String>) -> Why {
-        match self {
+        let why = match self {
             Self::Answered(why) => why,
             Self::Open(open) => open.answer(highest_priority, name),
-        }
+        };
+        let is_told = why.starts_at.is_some() || why.no_estimate.is_some();
+        let no_estimate = if is_told { why.no_estimate } else { unforeseen(&why.code).map(str::to_owned) };
+        Why { no_estimate, ..why }
+    }
+}
+
+/// Why the start of a job cannot be foreseen that the scheduler is not asked about, if it waits at all.
+fn unforeseen(code: &str) -> Option<&'static str> {
+    match code {
+        "held" => Some("it starts only after it is released"),
+        "dependency" => Some("it depends on when the jobs before it end"),
+        "backoff" => Some("it is considered after its pause"),
+        "closing" => Some("it is considered once its last attempt is taken back"),
+        "no_node" | "no_pool" => Some("no node that it could have takes tasks now"),
+        "delegated" => Some("the other scheduler says when, once it has the job"),
+        _ => None,
     }
 }
 
@@ -98,7 +114,9 @@ fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> Optio
         starts_at: explained.estimate.as_ref().and_then(|estimate| timestamp(estimate.at)),
         starts_after: explained
             .estimate
-            .map(|estimate| name(&estimate.when_ends).unwrap_or_else(|| "another job".into())),
+            .and_then(|estimate| estimate.when_ends)
+            .map(|job| name(&job).unwrap_or_else(|| "another job".into())),
+        no_estimate: explained.no_estimate,
         ahead: explained.ahead.map(|ahead| ahead as u64),
         options: explained.alternatives.iter().map(option).collect(),
     }

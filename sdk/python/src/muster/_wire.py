@@ -1245,6 +1245,7 @@ class Why(TypedDict):
     code: str
     constraint: NotRequired[str | None]
     help: NotRequired[str | None]
+    no_estimate: NotRequired[str | None]
     options: NotRequired[list[WhyOption]]
     starts_after: NotRequired[str | None]
     starts_at: NotRequired[str | None]
