@@ -214,10 +214,12 @@ fn launch_of(
     }
     supervisor::Launch {
         format: FORMAT,
-        steps: match &launch.setup {
-            Some(script) => setup::steps(script, command, launch.elements.is_some()),
-            None => vec![command],
-        },
+        steps: setup::steps(
+            launch.setup.as_deref(),
+            launch.setup_once.as_deref(),
+            command,
+            launch.elements.is_some(),
+        ),
         cwd,
         env,
         gang,

@@ -368,6 +368,9 @@ pub struct Launch {
     pub env: BTreeMap<String, String>,
     /// A script to run first.
     pub setup: Option<Vec<String>>,
+    /// A script to run before that, unless it has run on this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup_once: Option<String>,
     /// What to run.
     pub work: Work,
     /// Variables whose value is the place of one of the files: where they are is the node's to say.

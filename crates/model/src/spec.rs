@@ -82,6 +82,10 @@ pub struct JobSpec {
     /// A shell script run before the command, in the same directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<String>,
+    /// A shell script run before `setup`, once on each node for the same script and the same files that it names: what it puts
+    /// into `$MUSTER_SETUP_DIR` stays there for later tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup_once: Option<String>,
     /// What every task runs; nothing, where it is a machine.
     #[serde(default, skip_serializing_if = "Command::is_nothing")]
     pub command: Command,

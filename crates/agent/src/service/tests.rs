@@ -28,6 +28,7 @@ fn launch() -> Box<Launch> {
         task: task(),
         env: BTreeMap::new(),
         setup: None,
+        setup_once: None,
         work: Work::Wait,
         paths: BTreeMap::new(),
         files: Vec::new(),

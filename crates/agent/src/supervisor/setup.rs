@@ -4,6 +4,9 @@
 //! in it, a program takes its place. Where that cannot be (elements of an array, several processes, a program that is not
 //! found), it reports its environment, in which the supervisor starts the command itself.
 //!
+//! What `setup_once` makes is kept in the cache of the task's account, as that of package managers is: by the script, the
+//! files of the code that it names, and the node, since accounts may have one home on many nodes.
+//!
 //! The shell reports through a file in memory, since among the variables are secrets, which are never on a disk.
 
 use std::collections::BTreeMap;
@@ -11,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::slice;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -30,12 +33,41 @@ const MAX_REPORT: u64 = 8 << 20;
 /// Hands the shared shell to bash where there is one.
 const BASH_OR_SH: &str = r#"exec "$(command -v bash || echo /bin/sh)" "$@""#;
 
-/// What the shared shell runs. Its words: how to go on, the setup script, the command. Only bash can put them aside, so that
-/// the script has no words of ours.
+/// What the shared shell runs. Its words: how to go on, the script to run once, the setup script, the command. Only bash can put
+/// them aside, so that the scripts have no words of ours.
 const SHARED_SHELL: &str = r#"exec 7>&3 3>&-
-muster_how=$1 muster_setup=$2 muster_trace=
-shift 2
+muster_how=$1 muster_once=$2 muster_setup=$3 muster_trace=
+shift 3
 [ -z "${BASH_VERSION:-}" ] || { eval 'muster_words=("$@")'; set --; }
+if [ -n "$muster_once" ]; then
+    muster_cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/muster/setups
+    muster_key=$(
+        set -f
+        {
+            printf '%s\n' "$(uname -n)" "$muster_once"
+            for muster_word in $muster_once; do
+                case $muster_word in /*) ;; *) [ ! -f "./$muster_word" ] || cat "./$muster_word" ;; esac
+            done
+        } | sha256sum
+    ) || exit
+    MUSTER_SETUP_DIR=$muster_cache/${muster_key%% *}
+    export MUSTER_SETUP_DIR
+    mkdir -p "$muster_cache" || exit
+    (
+        flock 8 || exit
+        [ ! -e "$MUSTER_SETUP_DIR/.done" ] || exit 0
+        rm -rf "$MUSTER_SETUP_DIR" && mkdir "$MUSTER_SETUP_DIR" || exit
+        (
+            exec 7>&- 8>&-
+            eval "$muster_once"
+        )
+        muster_status=$?
+        [ "$muster_status" = 0 ] || exit "$muster_status"
+        : >"$MUSTER_SETUP_DIR/.done"
+    ) 8>"$MUSTER_SETUP_DIR.lock"
+    muster_status=$?
+    [ "$muster_status" = 0 ] || exit "$muster_status"
+fi
 eval "$muster_setup"
 { muster_status=$?; case $- in *x*) muster_trace='set -x;'; set +x ;; esac; } 2>/dev/null
 [ "$muster_status" = 0 ] || exit "$muster_status"
@@ -65,8 +97,15 @@ esac
 echo environment >&7
 cat /proc/self/environ >&7"#;
 
-/// The steps of a task with a setup script: the shared shell, and the command for where that shell did not start it.
-pub(crate) fn steps(setup: &[String], command: Step, is_lane: bool) -> Vec<Step> {
+/// The steps of a task: the shared shell, if there is anything to set up, and the command for where that shell did not start it.
+pub(crate) fn steps(setup: Option<&[String]>, once: Option<&str>, command: Step, is_lane: bool) -> Vec<Step> {
+    let script = match (setup, once) {
+        (None, None) => return vec![command],
+        (None, Some(_)) => "",
+        (Some([_, flag, script]), _) if flag == "-c" => script,
+        // No server gives a setup that is no script.
+        (Some(argv), _) => return vec![Step { kind: StepKind::Setup, argv: argv.to_vec() }, command],
+    };
     let (how, words): (&str, &[String]) = match &command.argv[..] {
         _ if is_lane => ("report", &[]),
         // In the shell it would be the shell.
@@ -74,13 +113,9 @@ pub(crate) fn steps(setup: &[String], command: Step, is_lane: bool) -> Vec<Step>
         [shell, flag, line] if shell == "/bin/sh" && flag == "-c" => ("line", slice::from_ref(line)),
         words => ("words", words),
     };
-    let argv = match setup {
-        [_, flag, script] if flag == "-c" => {
-            let shell = ["/bin/sh", "-c", BASH_OR_SH, "sh", "-c", SHARED_SHELL, "sh", how, script];
-            shell.map(str::to_owned).into_iter().chain(words.iter().cloned()).collect()
-        }
-        other => other.to_vec(),
-    };
+    let once = once.unwrap_or_default();
+    let shell = ["/bin/sh", "-c", BASH_OR_SH, "sh", "-c", SHARED_SHELL, "sh", how, once, script];
+    let argv = shell.map(str::to_owned).into_iter().chain(words.iter().cloned()).collect();
     vec![Step { kind: StepKind::Setup, argv }, command]
 }
 
@@ -131,6 +166,7 @@ fn variables(environment: &[u8]) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::Command;
 
     use super::*;
@@ -141,14 +177,29 @@ mod tests {
 
     /// What the shared shell prints and reports, and its exit code.
     fn run(setup: &str, command: &[&str], is_lane: bool) -> (String, String, Option<i32>) {
+        run_in(tempfile::tempdir().unwrap().path(), None, setup, command, is_lane)
+    }
+
+    fn run_in(
+        dir: &Path,
+        once: Option<&str>,
+        setup: &str,
+        command: &[&str],
+        is_lane: bool,
+    ) -> (String, String, Option<i32>) {
         let command = Step { kind: StepKind::Command, argv: argv(command) };
-        let steps = steps(&argv(&["/bin/sh", "-c", setup]), command, is_lane);
-        let dir = tempfile::tempdir().unwrap();
+        let steps = steps(Some(&argv(&["/bin/sh", "-c", setup])), once, command, is_lane);
         // A plain file stands in for the one in memory, by a name that passes for it.
-        let report = dir.path().join("memfd:muster-setup");
+        let report = dir.join("memfd:muster-setup");
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", r#"exec "$@" 3>"$0""#]).arg(&report).args(&steps[0].argv).current_dir(dir.path());
-        let output = shell.env_clear().env("PATH", "/usr/bin:/bin").env("GIVEN", "1").output().unwrap();
+        shell
+            .args(["-c", r#"exec "$@" 3>"$0""#])
+            .arg(&report)
+            .args(&steps[0].argv)
+            .current_dir(dir)
+            .env_clear();
+        shell.env("PATH", "/usr/bin:/bin").env("GIVEN", "1").env("HOME", dir);
+        let output = shell.output().unwrap();
         let report = std::fs::read(report).unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let shown = text(&output.stdout) + &text(&output.stderr);
@@ -204,5 +255,24 @@ mod tests {
             assert_eq!(["X", "GIVEN", "Y", "PWD"].map(value), expected);
             assert_eq!(value("SHLVL"), None);
         }
+    }
+    #[test]
+    fn what_is_set_up_once_is_kept_until_its_script_or_a_file_that_it_names_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("needs.txt");
+        std::fs::write(&file, "a").unwrap();
+        let count = ["/bin/sh", "-c", "wc -l < runs; cat \"$MUSTER_SETUP_DIR/made\""];
+        let once = "set -e; echo ran >> runs; cp needs.txt \"$MUSTER_SETUP_DIR/made\"";
+        let tell = |once: &str| run_in(dir.path(), Some(once), "export X=1", &count, false).0;
+        assert_eq!((tell(once), tell(once)), ("1\na".into(), "1\na".into()));
+        std::fs::write(&file, "b").unwrap();
+        assert_eq!((tell(once), tell(once)), ("2\nb".into(), "2\nb".into()));
+        // A failure is not kept, and is the setup's.
+        let fails = "echo ran >> runs; set -e; false; echo never";
+        for _ in 0..2 {
+            let (shown, report, code) = run_in(dir.path(), Some(fails), "", &count, false);
+            assert_eq!((shown.as_str(), report.as_str(), code), ("", "", Some(1)));
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("runs")).unwrap().lines().count(), 4);
     }
 }

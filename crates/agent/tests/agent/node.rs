@@ -249,6 +249,7 @@ pub fn launch_with(task: &TaskId, script: &str, change: impl FnOnce(&mut Launch)
         task: task.clone(),
         env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
         setup: None,
+        setup_once: None,
         work: Work::Run(vec![Process::new(vec!["/bin/sh".into(), "-c".into(), script.into()])]),
         paths: BTreeMap::new(),
         files: Vec::new(),

@@ -112,6 +112,23 @@ fn a_setup_runs_first_and_its_failure_is_the_jobs() {
     assert_eq!((done.code(), done.out().as_str()), (7, "before\n"), "{}", done.err());
     assert!(done.err().contains("setup failed"), "{}", done.err());
     assert_eq!(home.job("last")["reason"], json!({"code": "setup_failed", "exit_code": 7}));
+    let line = "f; cd d; false; echo never";
+    let done = home.run(["run", "--setup", "set -e; mkdir d; f() { echo shared; }", line]);
+    assert_eq!((done.code(), done.out().as_str()), (1, "shared\n"), "{}", done.err());
+}
+
+#[test]
+fn what_is_set_up_once_is_there_for_the_next_job() {
+    let home = home();
+    let (own, cache) = (home.bare_shells(), "date +%s%N > $MUSTER_SETUP_DIR/made; echo made it");
+    let run = || {
+        let read = ["run", "-e", &own, "--setup-once", cache, "cat $MUSTER_SETUP_DIR/made"];
+        home.ok(read)
+    };
+    let first = run();
+    let (said, stamp) = first.split_once('\n').unwrap();
+    assert_eq!(said, "made it");
+    assert_eq!(run(), stamp, "it was made once");
 }
 
 #[test]

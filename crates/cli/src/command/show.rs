@@ -195,6 +195,7 @@ fn request(spec: &JobSpec) -> Lines {
     add("kind", (spec.kind != Kind::Training).then(|| spec.kind.to_string()));
     add("exclusive", spec.exclusive.then(|| "whole nodes".into()));
     add("command", (!spec.command.is_nothing()).then(|| spec.command.to_string()));
+    add("setup once", spec.setup_once.clone());
     add("setup", spec.setup.clone());
     add("workdir", spec.workdir.clone());
     add("in place", spec.in_place.then(|| "yes".into()));

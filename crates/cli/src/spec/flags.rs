@@ -56,6 +56,9 @@ pub(crate) struct Flags {
     /// A shell script to run in every task before the command
     #[arg(long, value_name = "SCRIPT", help_heading = "Environment")]
     pub setup: Option<String>,
+    /// A shell script to run once on each node, before --setup
+    #[arg(long, value_name = "SCRIPT", help_heading = "Environment")]
+    pub setup_once: Option<String>,
     /// The container image, on engines that have images
     #[arg(long, help_heading = "Environment")]
     pub image: Option<String>,
@@ -129,7 +132,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 28] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 29] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -143,6 +146,7 @@ impl Flags {
             ("--clean-env", &["clean_env"], yes(self.clean_env)),
             ("--in-place", &["in_place"], yes(self.in_place)),
             ("--setup", &["setup"], text(&self.setup)),
+            ("--setup-once", &["setup_once"], text(&self.setup_once)),
             ("--image", &["image"], text(&self.image)),
             ("--framework", &["framework"], text(&self.framework)),
             ("--faces", &["faces"], text(&self.faces)),

@@ -3,9 +3,10 @@
 use super::field::{FieldCode, Fields, Wrong};
 
 /// Fields that speak of a command, its code or what it leaves behind.
-const OF_WORK: [&str; 10] = [
+const OF_WORK: [&str; 11] = [
     "command",
     "setup",
+    "setup_once",
     "workdir",
     "in_place",
     "framework",

@@ -103,6 +103,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         env: fields.take("env", env).unwrap_or_default(),
         secrets: fields.nested("secrets", secret::secrets).unwrap_or_default(),
         setup: fields.take("setup", text),
+        setup_once: fields.take("setup_once", text),
         framework: fields.take("framework", |value| one_of(value, Framework::WORDS)),
         faces: fields.take("faces", faces),
         processes: fields

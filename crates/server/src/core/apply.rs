@@ -414,6 +414,7 @@ pub(super) fn launch_of(
         task,
         env: whole,
         setup: live.spec.setup.as_deref().map(shell),
+        setup_once: live.spec.setup_once.clone(),
         work,
         paths,
         files,

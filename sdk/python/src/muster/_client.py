@@ -50,6 +50,7 @@ class Client:
         workdir: LocalPath | None = None,
         env: Mapping[str, str] | None = None,
         setup: str | None = None,
+        setup_once: str | None = None,
         on: str | None = None,
         timeout: str | float | None = None,
         grace: str | float | None = None,
@@ -75,6 +76,7 @@ class Client:
             "workdir": os.path.abspath(workdir or "."),  # noqa: PTH100 - a link stays a link
             "env": dict(env) if env else None,
             "setup": setup,
+            "setup_once": setup_once,
             "on": on,
             "timeout": _span(timeout),
             "grace": _span(grace),

@@ -569,6 +569,7 @@ class JobSpec(TypedDict):
     retries: NotRequired[Retries]
     secrets: NotRequired[list[Secret]]
     setup: NotRequired[str | None]
+    setup_once: NotRequired[str | None]
     stop_signal: NotRequired[str]
     timeout: NotRequired[str | None]
     volumes: NotRequired[list[Volume]]
