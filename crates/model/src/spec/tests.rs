@@ -404,6 +404,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                     .collect(),
                 workspace: name.clone(),
                 workdir: image.clone(),
+                setup_once: setup.clone(),
                 framework: keep_going.then_some(Framework::Jax),
                 faces: preemptible.then(|| vec![Face::Dlws, Face::Modelarts]),
                 processes: clean_env.then_some(MAX_PROCESSES),
