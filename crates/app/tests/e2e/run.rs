@@ -235,8 +235,7 @@ fn the_submitters_environment_is_nobody_elses() {
 fn database(home: &Home) -> String {
     let dump = "import sqlite3, sys\nfor line in sqlite3.connect(sys.argv[1]).iterdump(): print(line)";
     let path = home.path().join("muster.db");
-    let done =
-        Command::new(python()).args(["-c", dump]).arg(path).output().expect("python3 starts");
+    let done = Command::new(python()).args(["-c", dump]).arg(path).output().expect("python3 starts");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
