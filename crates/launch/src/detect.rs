@@ -158,7 +158,7 @@ fn steps(command: &Command) -> Vec<Step> {
     match command {
         Command::Argv(words) => add_steps(words, 0, &mut steps),
         Command::Shell(script) => {
-            for words in word::commands(script) {
+            for words in word::commands(script, Some(&[])) {
                 add_steps(&words, 0, &mut steps);
             }
         }
@@ -173,8 +173,8 @@ const MAX_STEPS: usize = 10_000;
 
 fn add_steps(words: &[String], depth: usize, steps: &mut Vec<Step>) {
     match step(words) {
-        Step::Script(script) if depth < MAX_SHELLS => {
-            for words in word::commands(&script) {
+        Step::Script(script, arguments) if depth < MAX_SHELLS => {
+            for words in word::commands(&script, arguments.as_deref()) {
                 add_steps(&words, depth + 1, steps);
             }
         }

@@ -103,6 +103,37 @@ fn as_many_processes_run_as_are_said_whatever_stands_before_the_program() {
 }
 
 #[test]
+fn a_command_that_may_leave_devices_idle_is_said_to() {
+    let home = home_with("[local]\ndevices = [\"H100:8\"]\n");
+    home.write("t.py", "import torch.distributed\n");
+    home.write("run.sh", "set -e\nexec \"$@\"\n");
+    let said = |words: &[&str]| {
+        let done = home.run(["run", "--dry-run", "--gpus", "8", "--"].iter().chain(words));
+        assert_eq!(done.code(), 0, "{words:?}: {}", done.err());
+        done.err()
+    };
+    let once = ": each task runs the command once, and it is not known whether that uses all 8 devices; with \
+                --framework pytorch, `torchrun train.py` there starts 8 processes";
+    for (words, why) in [
+        (&["make", "train"][..], "the command starts make"),
+        (&["bash", "run.sh", "make", "train"], "run.sh starts make"),
+        (&["bash", "-c", "$LAUNCH t.py"], "the command starts what a variable names"),
+    ] {
+        assert!(said(words).contains(&format!("{why}{once}")), "{words:?}: {}", said(words));
+    }
+    let launched = said(&["bash", "run.sh", "torchrun", "--nproc_per_node=4", "t.py"]);
+    assert!(
+        launched.contains("pytorch (run.sh starts torchrun): ") && launched.contains("1 task × 4 processes"),
+        "{launched}"
+    );
+    let program = said(&["bash", "run.sh", "python", "t.py"]);
+    assert!(program.contains("1 task × 8 processes\n"), "{program}");
+    for words in [&["./solve"][..], &["nvidia-smi"]] {
+        assert!(!said(words).contains("runs the command once"), "{words:?}: {}", said(words));
+    }
+}
+
+#[test]
 fn a_launchers_flags_are_compared_with_the_job_before_it_waits_for_ever() {
     let home = home_with("[local]\ndevices = [\"H100:2\"]\n");
     home.write("launch.sh", "torchrun --standalone t.py\n");

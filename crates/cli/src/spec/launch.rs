@@ -113,10 +113,17 @@ impl Reasons {
     /// Says that a task has one process where it was to have several, and what to do about it.
     fn once_line(&self, spec: &JobSpec, launch: &LaunchView) -> Option<String> {
         let wanted = spec.processes_per_task();
-        // A job without a framework has one process unless the user names a number.
-        let is_meant = launch.framework == Framework::Plain && spec.processes.is_none();
-        if is_meant || self.launched_by_script.is_some() || launch.processes >= wanted {
+        if self.launched_by_script.is_some() || launch.processes >= wanted {
             return None;
+        }
+        // A job without a framework has one process unless the user names a number; but not every command is one.
+        if launch.framework == Framework::Plain && spec.processes.is_none() {
+            let why = self.once.as_ref()?;
+            return Some(format!(
+                "{why}: each task runs the command once, and it is not known whether that uses all {wanted} devices; with \
+                 --framework pytorch, `torchrun train.py` there starts {wanted} processes, and --command-on processes runs all \
+                 of it once for each device"
+            ));
         }
         let (why, remedy) = match (&self.once, launch.framework) {
             (None, Framework::Plain) => ("no framework was found", "name one with --framework"),
@@ -235,7 +242,15 @@ fn count_processes(request: &mut Request, found: &Detection, code: &dyn Code) {
         return;
     }
     let wanted = spec.processes_per_task();
-    if wanted == 1 || spec.framework.is_none() && spec.processes.is_none() {
+    if wanted == 1 {
+        return;
+    }
+    if framework == Framework::Plain && spec.processes.is_none() {
+        if spec.framework.is_none()
+            && let Starts::Unclear(why) = detect::starts(&spec.command, code)
+        {
+            request.reasons.once = Some(why);
+        }
         return;
     }
     if let Some(why) = found.spawns.as_ref().filter(|_| spec.processes.is_none() && found.launcher.is_none())

@@ -30,7 +30,8 @@ struct Strength {
 
 pub(super) struct Follow<'a> {
     code: &'a dyn Code,
-    asked: HashSet<String>,
+    /// Files, each with the arguments that it was run with.
+    asked: HashSet<(String, Option<Vec<String>>)>,
     bytes: usize,
     launcher: Option<Found<Launcher>>,
     call: Option<Found<LauncherCall>>,
@@ -99,10 +100,10 @@ impl<'a> Follow<'a> {
                         self.call = Some(Found { what: call, why: place.name.clone() });
                     }
                     // What the launcher runs says no more about the framework, but about platforms.
-                    if let Some(file) =
-                        rest.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh"))
+                    if let Some(at) =
+                        rest.iter().position(|word| word.ends_with(".py") || word.ends_with(".sh"))
                     {
-                        self.file(file, &place);
+                        self.file(&rest[at], Some(&rest[at + 1..]), &place);
                     }
                 }
                 Step::Visit(program) => {
@@ -110,22 +111,20 @@ impl<'a> Follow<'a> {
                 }
                 Step::Code(text) => self.python(&text, &place.name.clone(), None),
                 Step::Module(module) => self.module(&module, &place.folder),
-                Step::File(file) => self.file(&file, &place),
+                Step::File(file, arguments) => self.file(&file, arguments.as_deref(), &place),
                 Step::Enter(folder) => place.folder = joined(&place.folder, &folder),
-                Step::Script(_) | Step::Other => {}
+                Step::Script(..) | Step::Other => {}
             }
         }
     }
 
     /// A file that is run, in whatever language it is.
-    fn file(&mut self, name: &str, place: &Place) {
+    fn file(&mut self, name: &str, arguments: Option<&[String]>, place: &Place) {
         if place.depth >= MAX_DEPTH {
             return;
         }
-        let Some((path, text)) = candidates(name, &place.folder).into_iter().find_map(|path| self.read(path))
-        else {
-            return;
-        };
+        let found = candidates(name, &place.folder).into_iter().find_map(|path| self.read(path, arguments));
+        let Some((path, text)) = found else { return };
         self.platforms(&text, &path);
         let first = text.lines().next().unwrap_or_default();
         let has_shebang = first.starts_with("#!");
@@ -133,7 +132,7 @@ impl<'a> Follow<'a> {
             self.python(&text, &path.clone(), Some(&path));
         } else if is_for_shell(&path, &text) {
             let mut steps = Vec::new();
-            for words in word::commands(&text) {
+            for words in word::commands(&text, arguments) {
                 add_steps(&words, 0, &mut steps);
             }
             // A script runs where it is called, not where it stands.
@@ -148,7 +147,7 @@ impl<'a> Follow<'a> {
             [format!("{root}{path}.py"), format!("{root}{path}/__main__.py")]
                 .map(|file| joined(folder, &file))
         });
-        let found = files.collect::<Vec<_>>().into_iter().find_map(|path| self.read(path));
+        let found = files.collect::<Vec<_>>().into_iter().find_map(|path| self.read(path, None));
         if let Some((path, text)) = found {
             self.platforms(&text, &path);
             self.python(&text, &path.clone(), Some(&path));
@@ -165,7 +164,7 @@ impl<'a> Follow<'a> {
         let path = path.unwrap_or_default();
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for module in &seen.imports {
-            let found = module_files(module, folder).into_iter().find_map(|file| self.read(file));
+            let found = module_files(module, folder).into_iter().find_map(|file| self.read(file, None));
             if let Some((path, text)) = found {
                 self.platforms(&text, &path);
                 self.says(python::look(&text).says, &path, false);
@@ -189,9 +188,10 @@ impl<'a> Follow<'a> {
         }
     }
 
-    /// A file's text, once.
-    fn read(&mut self, path: String) -> Option<(String, String)> {
-        if self.asked.len() >= MAX_FILES || self.bytes >= MAX_BYTES || !self.asked.insert(path.clone()) {
+    /// A file's text, once for the same arguments.
+    fn read(&mut self, path: String, arguments: Option<&[String]>) -> Option<(String, String)> {
+        let is_full = self.asked.len() >= MAX_FILES || self.bytes >= MAX_BYTES;
+        if is_full || !self.asked.insert((path.clone(), arguments.map(<[String]>::to_vec))) {
             return None;
         }
         let text = self.code.read(&path)?;

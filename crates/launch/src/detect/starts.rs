@@ -8,7 +8,7 @@ use muster_model::spec::Command;
 
 use super::follow::{candidates, is_for_shell, joined};
 use super::step::{Behind, RUN_TRAIN, SHELLS, Step, base, behind_wrappers, is_script, program};
-use super::word::{HOLE, assignment, script_commands};
+use super::word::{HOLE, assignment, is_hole, script_commands};
 use super::{Code, Launcher};
 
 /// What a command starts.
@@ -111,7 +111,7 @@ pub fn starts(command: &Command, code: &dyn Code) -> Starts {
     let place = Place { name: "the command".into(), folder: String::new(), depth: 0 };
     match command {
         Command::Argv(words) => seen.words(words, &mut place.clone()),
-        Command::Shell(script) => seen.script(script, &place),
+        Command::Shell(script) => seen.script(script, Some(&[]), &place),
     }
     match (seen.launcher, seen.unclear, seen.programs.as_slice()) {
         (Some(launcher), ..) => Starts::Launcher(launcher),
@@ -174,12 +174,12 @@ impl Seen<'_> {
         self.programs.push((place.name.clone(), name.to_owned()));
     }
 
-    fn script(&mut self, script: &str, place: &Place) {
+    fn script(&mut self, script: &str, arguments: Option<&[String]>, place: &Place) {
         if place.depth >= MAX_DEPTH {
             return self.unclear(format!("{} runs scripts that run scripts", place.name));
         }
         let mut inside = Place { depth: place.depth + 1, ..place.clone() };
-        let found = script_commands(script);
+        let found = script_commands(script, arguments);
         if found.writes_file {
             self.unclear(format!(
                 "{} writes what is printed into a file, which each process would make anew",
@@ -200,7 +200,9 @@ impl Seen<'_> {
         let at = match behind_wrappers(&all) {
             Behind::Program(at) => at,
             Behind::Known(Step::Launch(launcher, ..)) => return self.launched(launcher),
-            Behind::Known(Step::Script(script)) => return self.script(&script, place),
+            Behind::Known(Step::Script(script, arguments)) => {
+                return self.script(&script, arguments.as_deref(), place);
+            }
             Behind::Known(Step::Module(module)) => return self.program(&module, place),
             Behind::Known(_) => {
                 // Variables for the shell alone; or a wrapper that wraps nothing.
@@ -226,10 +228,12 @@ impl Seen<'_> {
         }
         match program(words) {
             Step::Launch(launcher, ..) => self.launched(launcher),
+            // It may be a launcher.
+            _ if is_hole(words[0]) => self.unclear(format!("{} starts what a variable names", place.name)),
             Step::Visit(program) => self.unclear(format!("{} starts {program}", place.name)),
-            Step::Script(script) => self.script(&script, place),
+            Step::Script(script, arguments) => self.script(&script, arguments.as_deref(), place),
             Step::Enter(folder) => place.folder = joined(&place.folder, &folder),
-            Step::File(file) => self.file(&file, name, place),
+            Step::File(file, arguments) => self.file(&file, arguments.as_deref(), name, place),
             Step::Other if HARMLESS.contains(&name) => {}
             Step::Other if OPAQUE.contains(&name) || SHELLS.contains(&name) => {
                 self.unclear(format!("{} starts {name}", place.name));
@@ -243,7 +247,7 @@ impl Seen<'_> {
     }
 
     /// A file that is run by `reader`, or by itself.
-    fn file(&mut self, file: &str, reader: &str, place: &Place) {
+    fn file(&mut self, file: &str, arguments: Option<&[String]>, reader: &str, place: &Place) {
         let is_sourced = matches!(reader, "." | "source");
         if is_sourced && base(file) == "activate" {
             return;
@@ -255,7 +259,7 @@ impl Seen<'_> {
         let is_shell = is_sourced || SHELLS.contains(&reader);
         match text {
             Some((path, text)) if is_shell || !path.ends_with(".py") && is_for_shell(&path, &text) => {
-                self.script(&text, &Place { name: path, ..place.clone() });
+                self.script(&text, arguments, &Place { name: path, ..place.clone() });
             }
             // What a shell is set up with outside of the code, as in `. /etc/profile`.
             None if is_sourced => {}

@@ -1,7 +1,7 @@
 //! What a simple command starts, behind everything that only stands before it.
 
 use super::Launcher;
-use super::word::{HOLE, assignment};
+use super::word::{HOLE, assignment, is_hole};
 
 /// What a command does, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,10 +14,10 @@ pub(super) enum Step {
     Code(String),
     /// `python -m`.
     Module(String),
-    /// A file is run, by an interpreter or by itself.
-    File(String),
-    /// A script for the shell in the command itself.
-    Script(String),
+    /// A file is run, by an interpreter or by itself, with these arguments if they are known.
+    File(String, Option<Vec<String>>),
+    /// A script for the shell in the command itself, with its arguments if they are known.
+    Script(String, Option<Vec<String>>),
     /// `cd`.
     Enter(String),
     /// Anything else.
@@ -177,7 +177,7 @@ pub(super) fn behind_wrappers(all: &[&str]) -> Behind {
         let Some(first) = words.first() else { return Behind::Known(Step::Other) };
         let name = base(first);
         if let Some(script) = env_script(name, words) {
-            return Behind::Known(Step::Script(script));
+            return Behind::Known(Step::Script(script, None));
         }
         if let Some(from) = behind_run_train(words) {
             at += from;
@@ -296,10 +296,12 @@ pub(super) fn program(words: &[&str]) -> Step {
         return shell(rest);
     }
     match (name, rest) {
-        ("eval", rest) => Step::Script(rest.join(" ")),
+        ("eval", rest) => Step::Script(rest.join(" "), None),
         ("cd" | "pushd", [folder, ..]) => Step::Enter((*folder).to_owned()),
-        ("." | "source", [file, ..]) => Step::File((*file).to_owned()),
-        _ if first.contains('/') || is_script(first) => Step::File((*first).to_owned()),
+        // Without arguments of its own it has those of the script that it is read by.
+        ("." | "source", [file]) => Step::File((*file).to_owned(), None),
+        ("." | "source", [file, rest @ ..]) => Step::File((*file).to_owned(), Some(owned(rest))),
+        _ if first.contains('/') || is_script(first) => Step::File((*first).to_owned(), Some(owned(rest))),
         _ => Step::Other,
     }
 }
@@ -321,11 +323,6 @@ fn is_member(word: &str) -> bool {
     let by_number =
         ["worker-", "ib-worker-", "ps-"].iter().filter_map(|kind| host.strip_prefix(kind)).any(number);
     by_number || host.strip_prefix("task").is_some_and(|rest| number(rest) && rest.contains('.'))
-}
-
-/// Whether nothing of a word is known.
-fn is_hole(word: &str) -> bool {
-    !word.is_empty() && word.chars().all(|c| c == HOLE)
 }
 
 fn owned(words: &[&str]) -> Vec<String> {
@@ -412,7 +409,7 @@ fn python_file(file: &str, rest: &[&str]) -> Step {
         None => match launcher_named(base(file)) {
             // `python $(which deepspeed) train.py`, `python /opt/bin/torchrun train.py`.
             Some(launcher) => Step::Launch(launcher, base(file).to_owned(), owned(rest)),
-            None => Step::File(file.to_owned()),
+            None => Step::File(file.to_owned(), Some(owned(rest))),
         },
     }
 }
@@ -433,12 +430,15 @@ fn shell(arguments: &[&str]) -> Step {
             word if word.starts_with('-') && !word.starts_with("--") && word.contains('c') => {
                 // Further options may stand before the script.
                 let at = at + options(&arguments[at..], &[]);
-                return arguments.get(at).map_or(Step::Other, |script| Step::Script((*script).to_owned()));
+                let Some(script) = arguments.get(at) else { return Step::Other };
+                // The first word behind the script is `$0`.
+                let rest = arguments.get(at + 2..).unwrap_or_default();
+                return Step::Script((*script).to_owned(), Some(owned(rest)));
             }
             // `-euo pipefail`.
             word if word.starts_with(['-', '+']) && !word.starts_with("--") && word.ends_with('o') => at += 1,
             word if word.starts_with(['-', '+']) => {}
-            file => return Step::File(file.to_owned()),
+            file => return Step::File(file.to_owned(), Some(owned(&arguments[at..]))),
         }
     }
     Step::Other

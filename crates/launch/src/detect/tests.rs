@@ -52,7 +52,11 @@ fn launchers_are_found_behind_whatever_stands_before_them() {
         ("python3.11 -u -X faulthandler -m torch.distributed.launch --nproc_per_node=8 t.py", Some(Torchrun)),
         ("python -um torch.distributed.run train.py", Some(Torchrun)),
         ("/usr/bin/python3 /usr/lib/python3/torch/distributed/launch.py t.py", Some(Torchrun)),
-        ("python $(which torchrun) train.py", None),
+        ("python $(which torchrun) train.py", Some(Torchrun)),
+        ("$(command -v torchrun) train.py", Some(Torchrun)),
+        ("bash -c 'exec \"$@\"' sh torchrun train.py", Some(Torchrun)),
+        ("bash -c '\"$2\" train.py' sh -x torchrun", Some(Torchrun)),
+        ("bash -c '\"$@\"' torchrun train.py", None),
         ("python /opt/bin/torchrun train.py", Some(Torchrun)),
         ("$PYTHON -m torch.distributed.run x.py", Some(Torchrun)),
         ("accelerate launch --num_processes 8 train.py", Some(Accelerate)),
@@ -326,6 +330,46 @@ fn one_program_is_seen_in_the_scripts_that_start_it() {
         ("bash missing.sh", "the command starts missing.sh, which is not in the code"),
     ] {
         assert_eq!(started(&line(command), &code), expected, "{command}");
+    }
+}
+
+#[test]
+fn the_arguments_of_a_script_say_what_it_starts() {
+    let code = tree([
+        ("run.sh", "#!/bin/bash\nset -euo pipefail\nexec \"$@\"\n"),
+        ("python.sh", "python \"$@\"\n"),
+        ("first.sh", "[ $# -gt 0 ] || exit 1\nN=$1\nshift\ntorchrun --nproc_per_node $N \"$@\"\n"),
+        ("outer.sh", "bash run.sh $1 --nnodes 2 \"${@:2}\"\n"),
+        ("function.sh", "start() {\n  \"$@\"\n}\nstart python t.py\n"),
+        ("variable.sh", "$LAUNCH t.py\n"),
+        ("t.py", "import torch.distributed\n"),
+    ]);
+    for (command, expected) in [
+        ("bash run.sh torchrun t.py", "launcher"),
+        ("bash outer.sh torchrun t.py", "launcher"),
+        ("bash first.sh 4 t.py", "launcher"),
+        ("bash run.sh python t.py", "program"),
+        ("bash python.sh t.py --lr 1", "program"),
+        ("bash -c 'exec \"$@\"' sh python t.py", "program"),
+        ("./run.sh make", "run.sh starts make"),
+        ("bash function.sh", "function.sh starts what a variable names"),
+        ("bash variable.sh", "variable.sh starts what a variable names"),
+        ("$LAUNCH t.py", "the command starts what a variable names"),
+        ("$LAUNCH", "the command starts what a variable names"),
+    ] {
+        assert_eq!(started(&line(command), &code), expected, "{command}");
+    }
+    for command in
+        ["bash python.sh t.py", "bash run.sh python t.py", "bash python.sh x.py; bash python.sh t.py"]
+    {
+        assert_eq!(found(command, &code), "pytorch (t.py imports torch.distributed)", "{command}");
+    }
+    for (command, place, arguments) in [
+        ("bash first.sh 4 t.py --lr 1", "first.sh", "--nproc_per_node 4 t.py --lr 1"),
+        ("bash outer.sh torchrun t.py", "run.sh", "--nnodes 2 t.py"),
+    ] {
+        let call = detect(&line(command), &code).call.unwrap();
+        assert_eq!((call.why.as_str(), call.what.arguments.join(" ").as_str()), (place, arguments));
     }
 }
 

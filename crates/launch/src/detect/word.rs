@@ -17,9 +17,19 @@ const RESERVED: [&str; 11] = ["if", "then", "elif", "else", "while", "until", "d
 /// Commands whose arguments may be assignments.
 const DECLARING: [&str; 5] = ["export", "local", "declare", "readonly", "typeset"];
 
-/// The simple commands of a script in the order in which they stand, each as its words. Never an empty one.
-pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
-    script_commands(script).commands
+/// Programs of a shell that tell where another one is.
+const WHICH: [&[&str]; 3] = [&["which"], &["command", "-v"], &["type", "-p"]];
+/// What begins a block of which it is not known whether, or how often, it runs.
+const OPENING: [&str; 6] = ["if", "while", "until", "for", "case", "select"];
+const CLOSING: [&str; 3] = ["fi", "done", "esac"];
+/// Commands that a script runs to learn whether they fail.
+const TESTS: [&str; 12] =
+    ["[", "[[", "test", "false", "grep", "command", "which", "type", "hash", "cmp", "diff", "expr"];
+
+/// The simple commands of a script in the order in which they stand, each as its words. Never an empty one. The arguments are
+/// the script's, if they are known: `$1`, `$@`.
+pub(super) fn commands(script: &str, arguments: Option<&[String]>) -> Vec<Vec<String>> {
+    script_commands(script, arguments).commands
 }
 
 /// What a script does, as far as its words tell.
@@ -32,8 +42,8 @@ pub(super) struct ScriptCommands {
 }
 
 /// As [`commands`], and whether the script writes files.
-pub(super) fn script_commands(script: &str) -> ScriptCommands {
-    let mut reader = Reader::new(script, HashMap::new(), 0);
+pub(super) fn script_commands(script: &str, arguments: Option<&[String]>) -> ScriptCommands {
+    let mut reader = Reader::new(script, HashMap::new(), arguments, 0);
     reader.read();
     ScriptCommands { commands: reader.commands, writes_file: reader.writes_file }
 }
@@ -50,11 +60,38 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-struct Reader {
+/// Whether nothing of a word is known.
+pub(super) fn is_hole(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|c| c == HOLE)
+}
+
+/// What is known of everything between `{` and `}`, or `(` and `)`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    /// It has arguments of its own.
+    is_function: bool,
+    may_be_skipped: bool,
+}
+
+struct Reader<'a> {
     text: Vec<char>,
     at: usize,
     depth: usize,
     variables: HashMap<String, String>,
+    /// Those of the script, less what `shift` has taken.
+    arguments: Option<&'a [String]>,
+    /// A quoted `$@` in the word that is being read stands for no word at all.
+    is_without_arguments: bool,
+    /// `{` and `(` that are open.
+    groups: Vec<Group>,
+    /// The next of them is the body of a function.
+    defines_function: bool,
+    /// Blocks that are open, of which it is not known whether, or how often, they run.
+    open_blocks: usize,
+    /// The command stands behind `||`, or behind `&&` and a test.
+    is_guarded: bool,
+    /// The command that ended last may well fail in a script that goes on.
+    is_test: bool,
     grown: usize,
     /// The word that is being read; none between words.
     word: Option<String>,
@@ -73,13 +110,25 @@ struct Reader {
     commands: Vec<Vec<String>>,
 }
 
-impl Reader {
-    fn new(script: &str, variables: HashMap<String, String>, depth: usize) -> Self {
+impl<'a> Reader<'a> {
+    fn new(
+        script: &str,
+        variables: HashMap<String, String>,
+        arguments: Option<&'a [String]>,
+        depth: usize,
+    ) -> Self {
         Self {
             text: script.chars().collect(),
             at: 0,
             depth,
             variables,
+            arguments,
+            is_without_arguments: false,
+            groups: Vec::new(),
+            defines_function: false,
+            open_blocks: 0,
+            is_guarded: false,
+            is_test: false,
             grown: 0,
             word: None,
             is_quoted: false,
@@ -142,7 +191,31 @@ impl Reader {
                 '&' if self.peek() == Some('>') => self.end_word(),
                 '>' | '<' => self.redirection(c),
                 '(' if self.word.as_ref().is_some_and(|word| word.ends_with('=')) => self.array(),
-                ';' | '&' | '|' | '(' | ')' => self.end_command(),
+                '(' if self.peek() == Some(')') && self.names_function() => {
+                    self.at += 1;
+                    self.end_command();
+                    self.defines_function = true;
+                }
+                '(' => {
+                    self.end_command();
+                    self.open_group();
+                }
+                ')' => {
+                    self.end_command();
+                    self.groups.pop();
+                }
+                '&' | '|' if self.peek() == Some(c) => {
+                    self.at += 1;
+                    let was_guarded = self.is_guarded;
+                    self.end_command();
+                    self.is_guarded = was_guarded || c == '|' || self.is_test;
+                }
+                '|' => {
+                    let is_guarded = self.is_guarded;
+                    self.end_command();
+                    self.is_guarded = is_guarded;
+                }
+                ';' | '&' => self.end_command(),
                 c if c.is_whitespace() => self.end_word(),
                 c => self.push_char(c),
             }
@@ -184,11 +257,17 @@ impl Reader {
     }
 
     fn quoted(&mut self) {
+        let begins_word = self.word.is_none();
+        self.is_without_arguments = false;
         self.push("");
         self.is_quoted = true;
         while let Some(c) = self.next() {
             match c {
-                '"' => return,
+                '"' => {
+                    let is_nothing = begins_word && self.is_without_arguments;
+                    self.word.take_if(|word| is_nothing && word.is_empty());
+                    return;
+                }
                 '\\' => match self.next() {
                     Some('\n') | None => {}
                     Some(c @ ('$' | '`' | '"' | '\\')) => self.push_char(c),
@@ -219,6 +298,10 @@ impl Reader {
             Some('(') => {
                 self.at += 1;
                 let script = self.within('(', ')');
+                if let Some(program) = program_looked_for(&script) {
+                    self.push(program);
+                    return;
+                }
                 // `$((1 + 1))` is a sum.
                 if !script.starts_with('(') {
                     self.nested(&script);
@@ -243,7 +326,11 @@ impl Reader {
                 let name: String = self.text[from..self.at].iter().collect();
                 self.variable(&name, is_quoted);
             }
-            Some('@' | '*' | '#' | '?' | '$' | '!' | '-' | '0'..='9') => {
+            Some(c @ ('@' | '*' | '1'..='9')) => {
+                self.at += 1;
+                self.variable(c.encode_utf8(&mut [0; 4]), is_quoted);
+            }
+            Some('#' | '?' | '$' | '!' | '-' | '0') => {
                 self.at += 1;
                 self.push_char(HOLE);
             }
@@ -251,14 +338,21 @@ impl Reader {
         }
     }
 
-    /// `NAME`, `NAME[@]`, `NAME:-default`.
+    /// `NAME`, `NAME[@]`, `NAME:-default`, `1`, `@:2`.
     fn variable(&mut self, text: &str, is_quoted: bool) {
+        if text.starts_with(['@', '*']) {
+            return self.all_arguments(text, is_quoted);
+        }
         let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
         let (name, rest) = text.split_at(end);
         let default = rest.strip_prefix(":-").or(rest.strip_prefix(":=")).or(rest.strip_prefix('-'));
-        let known = matches!(rest, "" | "[@]" | "[*]") || default.is_some();
-        let value = self.variables.get(name).cloned().or(default.map(str::to_owned)).filter(|_| known);
-        match value {
+        let is_demanded = rest.starts_with('?') || rest.starts_with(":?");
+        let known = matches!(rest, "" | "[@]" | "[*]") || default.is_some() || is_demanded;
+        let value = match name.parse() {
+            Ok(number) => self.argument(number, default),
+            Err(_) => self.variables.get(name).map(String::as_str).or(default),
+        };
+        match value.filter(|_| known).map(str::to_owned) {
             Some(value) if self.grown + value.len() <= MAX_GROWTH => {
                 self.grown += value.len();
                 // `"${words[@]}"` is as many words as there are in it.
@@ -269,6 +363,55 @@ impl Reader {
                 }
             }
             _ => self.push_char(HOLE),
+        }
+    }
+
+    /// The arguments, where they are known: those of a function are not.
+    fn known_arguments(&self) -> Option<&'a [String]> {
+        self.arguments.filter(|_| !self.group().is_function && !self.defines_function)
+    }
+
+    /// The text of one argument, counted from 1. What stands behind one of which nothing is known may have another number.
+    fn argument<'b>(&self, number: usize, default: Option<&'b str>) -> Option<&'b str>
+    where
+        'a: 'b,
+    {
+        let Some(arguments) = self.known_arguments() else { return default };
+        let at = number.checked_sub(1)?;
+        if arguments.iter().take(at).any(|word| is_hole(word)) {
+            return None;
+        }
+        let given = arguments.get(at).map(String::as_str).filter(|word| !word.is_empty());
+        given.or(default).or(Some(""))
+    }
+
+    /// `@`, `*`, and `@:2` for those from the second on.
+    fn all_arguments(&mut self, text: &str, is_quoted: bool) {
+        let skipped = match text[1..].strip_prefix(':') {
+            None if text.len() == 1 => Some(0),
+            Some(from) => from.trim().parse::<usize>().ok().and_then(|from| from.checked_sub(1)),
+            None => None,
+        };
+        let words =
+            self.known_arguments().zip(skipped).map(|(words, at)| words.get(at..).unwrap_or_default());
+        let bytes = |words: &[String]| words.iter().map(|word| word.len() + 1).sum::<usize>();
+        let Some(words) = words.filter(|words| self.grown + bytes(words) <= MAX_GROWTH) else {
+            return self.push_char(HOLE);
+        };
+        self.grown += bytes(words);
+        if !is_quoted {
+            self.split(&words.join(" "));
+        } else if text.starts_with('*') {
+            self.push(&words.join(" "));
+        } else {
+            self.is_without_arguments |= words.is_empty();
+            for (at, word) in words.iter().enumerate() {
+                if at > 0 {
+                    self.end_word();
+                    self.is_quoted = true;
+                }
+                self.push(word);
+            }
         }
     }
 
@@ -303,7 +446,8 @@ impl Reader {
             return Vec::new();
         }
         // Lent, not copied: a script may have many of both.
-        let mut inner = Reader::new(script, std::mem::take(&mut self.variables), self.depth + 1);
+        let variables = std::mem::take(&mut self.variables);
+        let mut inner = Reader::new(script, variables, self.known_arguments(), self.depth + 1);
         inner.grown = self.grown;
         inner.read();
         self.grown = inner.grown;
@@ -374,8 +518,64 @@ impl Reader {
         let is_reserved = !is_quoted && RESERVED.contains(&word.as_str());
         if is_reserved && self.reserved == self.words.len() {
             self.reserved += 1;
+            match word.as_str() {
+                "{" => self.open_group(),
+                "}" => {
+                    self.groups.pop();
+                }
+                word => self.open_blocks += usize::from(OPENING.contains(&word)),
+            }
         }
         self.words.push(word);
+    }
+
+    /// Whether what stands before `()` is one word, the name of a function.
+    fn names_function(&self) -> bool {
+        let words = &self.words[self.reserved..];
+        let is_announced = words.first().is_some_and(|word| word == "function");
+        words.len() - usize::from(is_announced) + usize::from(self.word.is_some()) == 1
+    }
+
+    /// The innermost group.
+    fn group(&self) -> Group {
+        self.groups.last().copied().unwrap_or_default()
+    }
+
+    fn open_group(&mut self) {
+        let (outer, is_function) = (self.group(), std::mem::take(&mut self.defines_function));
+        self.groups.push(Group {
+            is_function: outer.is_function || is_function,
+            may_be_skipped: outer.may_be_skipped || is_function || self.is_guarded,
+        });
+        self.is_guarded = false;
+    }
+
+    /// Whether the shell may go on without having run the command that is being read.
+    fn may_be_skipped(&self) -> bool {
+        self.is_guarded || self.open_blocks > 0 || self.group().may_be_skipped
+    }
+
+    /// Keeps the arguments and the blocks as a command leaves them.
+    fn follow_shell(&mut self, words: &[String]) {
+        let Some((name, rest)) = words.split_first() else { return };
+        match name.as_str() {
+            name if OPENING.contains(&name) => self.open_blocks += 1,
+            name if CLOSING.contains(&name) => self.open_blocks = self.open_blocks.saturating_sub(1),
+            "function" => {
+                self.defines_function = true;
+                if rest.last().is_some_and(|word| word == "{") {
+                    self.open_group();
+                }
+            }
+            _ if self.group().is_function => {}
+            "shift" => {
+                let count = rest.first().map_or(Some(1), |word| word.parse::<usize>().ok());
+                let left = self.arguments.zip(count).and_then(|(words, count)| words.get(count..));
+                self.arguments = left.filter(|_| self.depth == 0 && !self.may_be_skipped());
+            }
+            "set" if !(0..rest.len()).all(|at| is_shell_option(rest, at)) => self.arguments = None,
+            _ => {}
+        }
     }
 
     fn end_command(&mut self) {
@@ -383,7 +583,9 @@ impl Reader {
         self.is_redirected = false;
         self.is_written = false;
         let words = std::mem::take(&mut self.words);
-        let words = &words[std::mem::take(&mut self.reserved)..];
+        let (reserved, words) = words.split_at(std::mem::take(&mut self.reserved));
+        self.is_test = words.first().is_none_or(|word| TESTS.contains(&word.as_str()))
+            || reserved.iter().any(|word| word == "!");
         let declares = words.first().is_some_and(|word| DECLARING.contains(&word.as_str()));
         if declares || words.iter().all(|word| assignment(word).is_some()) {
             for (name, value) in words.iter().filter_map(|word| assignment(word)) {
@@ -391,9 +593,26 @@ impl Reader {
             }
         }
         if !words.is_empty() {
-            self.commands.push(words.to_vec());
+            let words = words.to_vec();
+            self.follow_shell(&words);
+            self.commands.push(words);
+            self.is_guarded = false;
         }
     }
+}
+
+/// Whether a word behind `set` is an option, `-e`, or the name of one, `-o pipefail`, and no argument.
+fn is_shell_option(words: &[String], at: usize) -> bool {
+    let is_flag = |word: &String| word.starts_with(['-', '+']) && word != "--";
+    is_flag(&words[at]) || at > 0 && is_flag(&words[at - 1]) && words[at - 1].ends_with('o')
+}
+
+/// `torchrun` of `$(which torchrun)`.
+fn program_looked_for(script: &str) -> Option<&str> {
+    let words: Vec<&str> = script.split_whitespace().collect();
+    let (program, before) = words.split_last()?;
+    let is_name = program.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
+    (is_name && WHICH.contains(&before)).then_some(program)
 }
 
 #[cfg(test)]
@@ -420,9 +639,57 @@ mod tests {
             ("echo 'open", "echo|open"),
             ("echo \"open $(x", "x / echo|open \u{fffc}"),
         ] {
-            let read: Vec<String> = commands(script).iter().map(|words| words.join("|")).collect();
+            let read: Vec<String> = commands(script, None).iter().map(|words| words.join("|")).collect();
             assert_eq!(read.join(" / "), expected, "{script}");
         }
+    }
+
+    #[test]
+    fn arguments_are_where_the_script_names_them() {
+        let arguments = ["a b", "c", "\u{fffc}", "d"].map(str::to_owned);
+        for (script, expected) in [
+            ("x \"$@\" y", "x|a b|c|\u{fffc}|d|y"),
+            ("x \"p$@q\"", "x|pa b|c|\u{fffc}|dq"),
+            ("x $@ \"${@}\"", "x|a|b|c|\u{fffc}|d|a b|c|\u{fffc}|d"),
+            ("x \"$*\"", "x|a b c \u{fffc} d"),
+            ("x \"${@:2}\" ${@:9} ${@:n}", "x|c|\u{fffc}|d|\u{fffc}"),
+            ("x $1 \"$1\" ${2} ${2:?give it} $4 ${1%b}", "x|a|b|a b|c|c|\u{fffc}|\u{fffc}"),
+            ("A=$2\nshift\nx $1 \"$A\"; shift 9; x \"$@\"", "A=c / shift / x|c|c / shift|9 / x|\u{fffc}"),
+            ("if [ $2 ]; then shift; fi; x $1", "[|c|] / shift / fi / x|\u{fffc}"),
+            ("[ $2 ] && shift; x $1", "[|c|] / shift / x|\u{fffc}"),
+            (
+                "set -eu -o pipefail; x $2; set -- e; x $2",
+                "set|-eu|-o|pipefail / x|c / set|--|e / x|\u{fffc}",
+            ),
+            ("f() {\n  x \"$@\"\n}\nx $2", "f / x|\u{fffc} / x|c"),
+            ("function f {\n x \"$@\"; }\nx $2", "function|f|{ / x|\u{fffc} / x|c"),
+            ("function f() { x $1; }; x $2", "function|f / x|\u{fffc} / x|c"),
+            ("A=(\"$@\")\nx $(y $2)", "A=a b c \u{fffc} d / y|c / x|\u{fffc}"),
+        ] {
+            let read = commands(script, Some(&arguments));
+            let read: Vec<String> = read.iter().map(|words| words.join("|")).collect();
+            assert_eq!(read.join(" / "), expected, "{script}");
+        }
+        let without = commands("x \"$@\" $@ $1 '' \"$1\" ${1:-y} \"\"\"$@\"", Some(&[]));
+        assert_eq!(without, [["x", "", "", "y", ""]]);
+        let many = vec!["a".repeat(1000); 100];
+        let bytes: usize =
+            commands(&"x \"$@\"\n".repeat(100), Some(&many)).iter().flatten().map(String::len).sum();
+        assert!(bytes < 4 * MAX_GROWTH, "{bytes}");
+    }
+
+    #[test]
+    fn a_program_that_is_looked_for_is_known() {
+        let read = commands("python $(which torchrun) x; $(command -v msrun); $(which $A) b", None);
+        assert_eq!(
+            read,
+            [
+                vec!["python", "torchrun", "x"],
+                vec!["msrun"],
+                vec!["which", "\u{fffc}"],
+                vec!["\u{fffc}", "b"]
+            ]
+        );
     }
 
     #[test]
@@ -436,7 +703,7 @@ mod tests {
             ("python a.py > /dev/null 2>/dev/null < input", false),
             ("echo 'a > b' \"c > d\"", false),
         ] {
-            assert_eq!(script_commands(script).writes_file, expected, "{script}");
+            assert_eq!(script_commands(script, None).writes_file, expected, "{script}");
         }
     }
 
@@ -448,21 +715,24 @@ mod tests {
         #[test]
         fn any_text_has_words(script in any::<String>(), dense in "[a-b$(){}\\[\\]'\"`<>&|;#=\\\\ \n-]{0,200}") {
             for text in [script, dense] {
-                prop_assert!(commands(&text).iter().all(|words| !words.is_empty()));
+                let arguments = ["a".to_owned(), text.clone()];
+                for arguments in [None, Some(&arguments[..])] {
+                    prop_assert!(commands(&text, arguments).iter().all(|words| !words.is_empty()));
+                }
             }
         }
 
         #[test]
         fn quoted_words_are_read_back(words in proptest::collection::vec("[^\0]{0,12}", 1..6)) {
             let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-            prop_assert_eq!(commands(&line.join(" ")), vec![words]);
+            prop_assert_eq!(commands(&line.join(" "), Some(&[])), vec![words]);
         }
     }
 
     #[test]
     fn variables_that_contain_each_other_stay_small() {
         let script = "A=xxxxxxxxxxxxxxxx\n".to_owned() + &"A=\"$A$A\"\n".repeat(100);
-        let bytes: usize = commands(&script).iter().flatten().map(String::len).sum();
+        let bytes: usize = commands(&script, None).iter().flatten().map(String::len).sum();
         assert!(bytes < 4 * MAX_GROWTH, "{bytes}");
     }
 }
