@@ -181,7 +181,7 @@ fn launch_of(
     });
     let previous = prepare.previous.as_ref().map(|task| dir.of_other(task).output());
     let previous = previous.filter(|output| output.is_dir());
-    let (argv, own_env, work) = command_of(dir, launch);
+    let (argv, own_env, mut work) = command_of(dir, launch);
     let command = Step { kind: StepKind::Command, argv };
     let mut env = launch.env.clone();
     env.extend(own_env);
@@ -198,7 +198,7 @@ fn launch_of(
         way.address
     });
     supervisor::notice::tell(dir.path(), &mut env);
-    diagnosis::set_variable(dir.path(), &mut env);
+    diagnosis::set_variables(dir.path(), &mut env, work.as_mut());
     let in_place = prepare.in_place.as_deref().map(|path| directory(path, person.as_ref()));
     let cwd = in_place.map_or_else(|| dir.work(), PathBuf::from);
     for name in &launch.surroundings.workdir_in {

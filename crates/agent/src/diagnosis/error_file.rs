@@ -1,43 +1,81 @@
-//! The file in which a worker of torchrun writes its error, where its main function is decorated with `record`.
+//! The files in which workers of torchrun write their errors, where their main function is decorated with `record`.
 //!
-//! torchrun copies the file of the process that failed first to the path that it was given itself. The file is the task's, in a
-//! directory of the task's: it is opened without following links, and only so much of it is read.
+//! torchrun copies the file of the process that failed first to the path that it was given itself. Processes that muster starts
+//! have a file each: in one that they shared the last would stand, which is a peer that the first took with it. The files are
+//! the task's, in a directory of the task's: they are opened without following links, and only so much of them is read.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use muster_model::launch::Work;
+use muster_model::spec::MAX_PROCESSES;
+use rustix::fs::{Mode, OFlags, open};
 use serde_json::Value;
 
+use super::traceback::{Origin, origin};
 use crate::supervisor::NOTES;
 
 const VARIABLE: &str = "TORCHELASTIC_ERROR_FILE";
-const NAME: &str = "torch-error.json";
 /// The file holds one traceback.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// Tells a task where to write it, unless its user has.
-pub(crate) fn set_variable(task_dir: &Path, env: &mut BTreeMap<String, String>) {
-    env.entry(VARIABLE.into()).or_insert_with(|| path(task_dir).display().to_string());
+/// An error in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RecordedError {
+    pub text: String,
+    pub origin: Origin,
+    /// When it was written.
+    pub time_micros: u64,
 }
 
-fn path(task_dir: &Path) -> PathBuf {
-    task_dir.join(NOTES).join(NAME)
+/// Tells a task where to write its error, and each of its processes where there are several, unless its user has.
+pub(crate) fn set_variables(task_dir: &Path, env: &mut BTreeMap<String, String>, work: Option<&mut Work>) {
+    if env.contains_key(VARIABLE) {
+        return;
+    }
+    let variable = |process| (VARIABLE.to_owned(), path(task_dir, process).display().to_string());
+    env.extend([variable(None)]);
+    if let Some(Work::Run(processes)) = work
+        && processes.len() > 1
+    {
+        for (number, process) in (0..).zip(processes) {
+            process.env.extend([variable(Some(number))]);
+        }
+    }
 }
 
-/// The error in the file, if the task has left one.
-pub(super) fn read(task_dir: &Path) -> Option<String> {
+/// Where the task, or one of its processes, writes it.
+fn path(task_dir: &Path, process: Option<u32>) -> PathBuf {
+    let name = match process {
+        Some(process) => format!("torch-error-{process}.json"),
+        None => "torch-error.json".into(),
+    };
+    task_dir.join(NOTES).join(name)
+}
+
+/// The error that was written first of those that tell most, if the task has left any.
+pub(super) fn first(task_dir: &Path) -> Option<RecordedError> {
+    let processes = (0..MAX_PROCESSES).map(Some).chain([None]);
+    let recorded = processes.filter_map(|process| read(&path(task_dir, process)));
+    recorded.min_by_key(|recorded| (Reverse(recorded.origin), recorded.time_micros))
+}
+
+/// The error in one file.
+fn read(path: &Path) -> Option<RecordedError> {
     // A FIFO would keep a reader waiting.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let descriptor = open(path(task_dir), flags, Mode::empty()).ok()?;
-    if FileType::from_raw_mode(fstat(&descriptor).ok()?.st_mode) != FileType::RegularFile {
-        return None;
-    }
+    let file = File::from(open(path, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok().filter(|metadata| metadata.is_file())?;
+    let time = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     let mut text = String::new();
-    File::from(descriptor).take(MOST_BYTES).read_to_string(&mut text).ok()?;
-    message(&serde_json::from_str(&text).ok()?)
+    file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    let text = message(&serde_json::from_str(&text).ok()?)?;
+    let time_micros = u64::try_from(time.as_micros()).ok()?;
+    Some(RecordedError { origin: origin(&text), text, time_micros })
 }
 
 /// `{"message": {"message": "ValueError: bad sample 42", "extraInfo": …}}`, or the message alone.
@@ -50,7 +88,10 @@ fn message(document: &Value) -> Option<String> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::time::Duration;
 
+    use muster_model::launch::Process;
+    use rustix::fs::FileType;
     use tempfile::TempDir;
 
     use super::*;
@@ -61,10 +102,14 @@ mod tests {
         dir
     }
 
+    fn error(dir: &TempDir) -> Option<String> {
+        first(dir.path()).map(|recorded| recorded.text)
+    }
+
     #[test]
     fn both_forms_of_the_file_are_read() {
         let dir = task_dir();
-        assert_eq!(read(dir.path()), None);
+        assert_eq!(error(&dir), None);
         for (written, expected) in [
             (
                 r#"{"message": {"message": "ValueError: bad sample 42", "extraInfo": {"timestamp": "1"}}}"#,
@@ -72,11 +117,48 @@ mod tests {
             ),
             (r#"{"message": "out of data"}"#, "out of data"),
         ] {
-            fs::write(path(dir.path()), written).unwrap();
-            assert_eq!(read(dir.path()).unwrap(), expected);
+            fs::write(path(dir.path(), None), written).unwrap();
+            assert_eq!(error(&dir).unwrap(), expected);
         }
-        fs::write(path(dir.path()), "[1, 2").unwrap();
-        assert_eq!(read(dir.path()), None);
+        fs::write(path(dir.path(), None), "[1, 2").unwrap();
+        assert_eq!(error(&dir), None);
+    }
+
+    #[test]
+    fn the_file_of_the_process_that_failed_first_counts() {
+        let dir = task_dir();
+        let write = |process: u32, second: u64, error: &str| {
+            let path = path(dir.path(), Some(process));
+            fs::write(&path, serde_json::json!({"message": {"message": error}}).to_string()).unwrap();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+            File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        };
+        write(0, 9, "RuntimeError: Connection closed by peer [10.0.0.1]:1");
+        assert!(error(&dir).unwrap().contains("closed by peer"));
+        write(1, 12, "IndexError: 3");
+        write(3, 11, "ValueError: bad sample 42");
+        assert_eq!(error(&dir).unwrap(), "ValueError: bad sample 42");
+    }
+
+    #[test]
+    fn every_process_that_muster_starts_has_a_file_of_its_own() {
+        let told = |env: &BTreeMap<String, String>| env.get(VARIABLE).cloned();
+        let file = |name: &str| Some(format!("/task/{NOTES}/{name}"));
+        let process = || Process::new(vec!["python".into()]);
+        let (mut env, mut work) = (BTreeMap::new(), Work::Run(vec![process(), process()]));
+        set_variables(Path::new("/task"), &mut env, Some(&mut work));
+        let Work::Run(processes) = &work else { panic!("it runs") };
+        assert_eq!(told(&env), file("torch-error.json"));
+        assert_eq!(
+            [told(&processes[0].env), told(&processes[1].env)],
+            [file("torch-error-0.json"), file("torch-error-1.json")]
+        );
+        let (mut own, mut work) = (BTreeMap::from([(VARIABLE.to_owned(), "/mine".to_owned())]), work);
+        let Work::Run(processes) = &mut work else { panic!("it runs") };
+        processes.iter_mut().for_each(|process| process.env.clear());
+        set_variables(Path::new("/task"), &mut own, Some(&mut work));
+        let Work::Run(processes) = &work else { panic!("it runs") };
+        assert_eq!((told(&own), told(&processes[0].env)), (Some("/mine".into()), None));
     }
 
     #[test]
@@ -84,11 +166,17 @@ mod tests {
         let dir = task_dir();
         let secret = dir.path().join("secret");
         fs::write(&secret, r#"{"message": "secret"}"#).unwrap();
-        symlink(&secret, path(dir.path())).unwrap();
-        assert_eq!(read(dir.path()), None);
-        fs::remove_file(path(dir.path())).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, path(dir.path()), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-            .unwrap();
-        assert_eq!(read(dir.path()), None);
+        symlink(&secret, path(dir.path(), None)).unwrap();
+        assert_eq!(error(&dir), None);
+        fs::remove_file(path(dir.path(), None)).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path(dir.path(), None),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(error(&dir), None);
     }
 }

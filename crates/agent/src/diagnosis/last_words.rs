@@ -10,21 +10,25 @@ const TORCHRUN: [&str; 2] = ["torch/distributed/elastic", "torch.distributed.ela
 const AT_THE_END_MICROS: u64 = 1_000_000;
 
 /// `sys.exit("no data in /data")`, `sh: 1: pyton: not found`.
-pub(super) fn last_error_line(lines: &[Line]) -> Option<&str> {
-    let is_of_torchrun = |line: &Line| TORCHRUN.iter().any(|name| line.text.contains(name));
+pub(super) fn last_error_line<'a>(lines: &[&'a Line]) -> Option<&'a str> {
+    let is_of_torchrun = |line: &&Line| TORCHRUN.iter().any(|name| line.text.contains(name));
     let of_program = &lines[..lines.iter().position(is_of_torchrun).unwrap_or(lines.len())];
     let end = of_program.iter().map(|line| line.time_micros).max()?;
-    let is_error = |line: &&Line| {
+    let is_error = |line: &&&Line| {
         line.stream == Stream::Stderr
             && line.time_micros + AT_THE_END_MICROS >= end
             && line.text.contains(char::is_alphanumeric)
     };
-    of_program.iter().rfind(is_error).map(|line| line.text.trim())
+    of_program.iter().rfind(is_error).copied().map(|line| line.text.trim())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn last(lines: &[Line]) -> Option<&str> {
+        last_error_line(&lines.iter().collect::<Vec<_>>())
+    }
 
     fn line(stream: Stream, second: u64, text: &str) -> Line {
         Line { stream, time_micros: second * 1_000_000, text: text.into() }
@@ -38,9 +42,9 @@ mod tests {
             line(Stream::Stderr, 9, "====="),
             line(Stream::Stdout, 9, "epoch 1"),
         ];
-        assert_eq!(last_error_line(&lines), Some("no data in /data"));
+        assert_eq!(last(&lines), Some("no data in /data"));
         lines.push(line(Stream::Stdout, 12, "epoch 2"));
-        assert_eq!(last_error_line(&lines), None);
+        assert_eq!(last(&lines), None);
     }
 
     #[test]
@@ -54,6 +58,6 @@ mod tests {
             ),
             line(Stream::Stderr, 9, "t.py FAILED"),
         ];
-        assert_eq!(last_error_line(&lines), Some("no data in /data"));
+        assert_eq!(last(&lines), Some("no data in /data"));
     }
 }
