@@ -54,6 +54,8 @@ pub struct LauncherCall {
     pub name: String,
     /// The words behind that.
     pub arguments: Vec<String>,
+    /// A condition in a script decides whether it is called.
+    pub may_be_skipped: bool,
 }
 
 /// What a command and its code tell.
@@ -138,28 +140,34 @@ pub fn detect(command: &Command, code: &dyn Code) -> Detection {
 
 /// The launcher that a command starts, if it does.
 pub fn launcher(command: &Command) -> Option<Launcher> {
-    steps(command).into_iter().find_map(|step| match step {
-        Step::Launch(launcher, ..) => Some(launcher),
-        _ => None,
-    })
+    launcher_call(command).map(|call| call.launcher)
 }
 
 /// How a command calls the launcher that it starts, if it does.
 pub fn launcher_call(command: &Command) -> Option<LauncherCall> {
-    steps(command).into_iter().find_map(|step| match step {
-        Step::Launch(launcher, name, arguments) => Some(LauncherCall { launcher, name, arguments }),
+    steps(command).into_iter().find_map(|CommandStep { step, may_be_skipped }| match step {
+        Step::Launch(launcher, name, arguments) => {
+            Some(LauncherCall { launcher, name, arguments, may_be_skipped })
+        }
         _ => None,
     })
 }
 
+/// Something that a command does.
+struct CommandStep {
+    step: Step,
+    /// A condition in a script decides whether it does.
+    may_be_skipped: bool,
+}
+
 /// What a command starts, in the order in which it does; scripts in its words are looked into.
-fn steps(command: &Command) -> Vec<Step> {
+fn steps(command: &Command) -> Vec<CommandStep> {
     let mut steps = Vec::new();
     match command {
-        Command::Argv(words) => add_steps(words, 0, &mut steps),
+        Command::Argv(words) => add_steps(words, false, 0, &mut steps),
         Command::Shell(script) => {
-            for words in word::commands(script, Some(&[])) {
-                add_steps(&words, 0, &mut steps);
+            for command in word::commands(script, Some(&[])) {
+                add_steps(&command.words, command.may_be_skipped, 0, &mut steps);
             }
         }
     }
@@ -171,14 +179,14 @@ const MAX_SHELLS: usize = 4;
 /// A script of more commands than this is not looked at to its end.
 const MAX_STEPS: usize = 10_000;
 
-fn add_steps(words: &[String], depth: usize, steps: &mut Vec<Step>) {
+fn add_steps(words: &[String], may_be_skipped: bool, depth: usize, steps: &mut Vec<CommandStep>) {
     match step(words) {
         Step::Script(script, arguments) if depth < MAX_SHELLS => {
-            for words in word::commands(&script, arguments.as_deref()) {
-                add_steps(&words, depth + 1, steps);
+            for command in word::commands(&script, arguments.as_deref()) {
+                add_steps(&command.words, may_be_skipped || command.may_be_skipped, depth + 1, steps);
             }
         }
-        step if steps.len() < MAX_STEPS => steps.push(step),
+        step if steps.len() < MAX_STEPS => steps.push(CommandStep { step, may_be_skipped }),
         _ => {}
     }
 }

@@ -2,7 +2,7 @@
 
 use muster_model::launch::Process;
 use muster_model::node::Vendor;
-use muster_model::spec::{Command, FieldError, Kind};
+use muster_model::spec::{Command, FieldCode, FieldError, Kind};
 use muster_model::{AttemptId, CommandOn, Face, Framework, JobSpec};
 
 use crate::contract::flags;
@@ -45,13 +45,17 @@ pub fn settle(spec: &mut JobSpec) {
     }
 }
 
-/// What of a settled spec cannot be, as far as the command's words tell: flags of a launcher for another number of tasks.
+/// What of a settled spec cannot be, as far as the command's words tell: flags of a launcher for another number of tasks. A
+/// launcher that a condition may keep from being called is let through.
 pub fn check(spec: &JobSpec) -> Vec<FieldError> {
     let is_its_own = spec.batch.is_some() || spec.kind == Kind::Machine;
     if is_its_own || spec.command_on == Some(CommandOn::Processes) {
         return Vec::new();
     }
-    detect::launcher_call(&spec.command).map_or_else(Vec::new, |call| flags::check(spec, &call))
+    let call = detect::launcher_call(&spec.command).filter(|call| !call.may_be_skipped);
+    let problems = call.map_or_else(Vec::new, |call| flags::check(spec, &call)).into_iter();
+    let fatal = problems.filter(|problem| problem.is_fatal);
+    fatal.map(|problem| FieldError::new("command", FieldCode::InvalidValue, problem.message)).collect()
 }
 
 /// How a job's gang is started.

@@ -141,20 +141,32 @@ fn a_launchers_flags_are_compared_with_the_job_before_it_waits_for_ever() {
         (vec!["--", "torchrun", "--standalone", "t.py"], "`--standalone` keeps torchrun to one task"),
         (vec!["cd . && torchrun --nnodes=4 t.py"], "`--nnodes 4` of torchrun: the job has 2 tasks"),
         (vec!["--", "torchrun", "--node_rank=0", "t.py"], "every task would be number 0"),
-        (
-            vec!["--gpus", "1", "--", "torchrun", "--nproc_per_node=8", "t.py"],
-            "a task has 1 device; leave it out",
-        ),
     ] {
         let done = home.run(["run", "-N", "2"].iter().chain(&words));
         assert_eq!(done.code(), 2, "{words:?}: {}", done.err());
         assert!(done.err().starts_with("error[invalid_value]: command: "), "{}", done.err());
         assert!(done.err().contains(expected), "{words:?}: {}", done.err());
     }
-    // In a script it may stand behind a condition.
-    let done = home.run(["run", "-N", "2", "--dry-run", "--", "bash", "launch.sh"]);
-    assert_eq!(done.code(), 0, "{}", done.err());
-    assert!(done.err().contains("launch.sh: `--standalone` keeps torchrun to one task"), "{}", done.err());
+    // In a script it may stand behind a condition; and several processes may share a device.
+    for (words, expected) in [
+        (vec!["--", "bash", "launch.sh"], Some("launch.sh: `--standalone` keeps torchrun to one task")),
+        (
+            vec!["[ $RANK = 1 ] || torchrun --standalone t.py"],
+            Some("the command: `--standalone` keeps torchrun to one task"),
+        ),
+        (
+            vec!["--gpus", "1", "--", "torchrun", "--nproc_per_node=8", "t.py"],
+            Some("the command: `--nproc_per_node 8` of torchrun: a task has 1 device; leave it out"),
+        ),
+        (vec!["--command-on", "first", "--", "torchrun", "--standalone", "t.py"], None),
+    ] {
+        let done = home.run(["run", "-N", "2", "--dry-run"].iter().chain(&words));
+        assert_eq!(done.code(), 0, "{words:?}: {}", done.err());
+        match expected {
+            Some(expected) => assert!(done.err().contains(expected), "{words:?}: {}", done.err()),
+            None => assert!(!done.err().contains("leave it out"), "{words:?}: {}", done.err()),
+        }
+    }
 }
 
 #[test]

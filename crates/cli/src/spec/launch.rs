@@ -234,12 +234,18 @@ fn count_processes(request: &mut Request, found: &Detection, code: &dyn Code) {
         return;
     }
     let is_hidden = matches!(detect::starts(&spec.command, &Nothing), Starts::Unclear(_));
-    if let Some(call) = found.call.as_ref().filter(|_| is_hidden) {
-        request.reasons.launched_by_script = Some(flags::started(spec, &call.what));
-        // They may stand behind a condition that does not hold here, so the job is let through.
+    if let Some(call) = &found.call {
+        // The server refuses what surely fails, but sees neither scripts nor whether a condition holds.
+        let is_seen = !call.what.may_be_skipped
+            && detect::launcher_call(&spec.command).is_some_and(|seen| seen == call.what);
         let problems = flags::check(spec, &call.what).into_iter();
-        request.reasons.notes.extend(problems.map(|problem| format!("{}: {}", call.why, problem.message)));
-        return;
+        let notes = problems.filter(|problem| !(is_seen && problem.is_fatal));
+        let notes = notes.map(|problem| format!("{}: {}", call.why, problem.message));
+        request.reasons.notes.extend(notes);
+        if is_hidden {
+            request.reasons.launched_by_script = Some(flags::started(spec, &call.what));
+            return;
+        }
     }
     let wanted = spec.processes_per_task();
     if wanted == 1 {

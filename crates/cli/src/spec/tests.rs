@@ -2,6 +2,8 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
 use clap::Parser;
+use muster_api::model::{CommandOn, Framework};
+use muster_api::view::LaunchView;
 use serde_json::json;
 
 use super::*;
@@ -304,6 +306,38 @@ fn a_script_that_starts_one_program_is_the_command_of_every_process() {
     };
     assert_eq!(clone(&[]).map(|on| on.word()), Some("processes"));
     assert_eq!(clone(&["bash", "two.sh"]), None);
+}
+
+#[test]
+fn what_is_not_known_and_what_may_not_fit_is_said() {
+    let scene = Scene::new();
+    let said = |words: &[&str]| {
+        let Request { spec, reasons, .. } = scene.assemble(words).unwrap();
+        let framework = spec.framework.unwrap_or(Framework::Plain);
+        let launch =
+            LaunchView { framework, argv: spec.command.argv(), command_on: CommandOn::All, processes: 1 };
+        reasons.lines(&spec, Some(&launch))
+    };
+    let idle = said(&["--gpus", "8", "make", "train"]);
+    let once = "the command starts make: each task runs the command once, and it is not known whether that uses all 8 devices";
+    assert!(idle.len() == 1 && idle[0].starts_with(once), "{idle:?}");
+    for words in [
+        &["--gpus", "8", "./solve"][..],
+        &["--gpus", "8", "--framework", "plain", "make", "train"],
+        &["make", "train"],
+    ] {
+        assert_eq!(said(words), [""; 0], "{words:?}");
+    }
+    let fewer = said(&["--gpus", "2", "torchrun", "--nproc_per_node", "4", "t.py"]);
+    assert!(
+        fewer[0].starts_with("the command: `--nproc_per_node 4` of torchrun: a task has 2 devices"),
+        "{fewer:?}"
+    );
+    let condition = said(&["-N", "2", "[ -e x ] && torchrun --standalone t.py"]);
+    assert!(
+        condition[0].starts_with("the command: `--standalone` keeps torchrun to one task"),
+        "{condition:?}"
+    );
 }
 
 #[test]

@@ -86,6 +86,38 @@ pub(super) fn typed(command: &Command) -> Vec<String> {
     argv.iter().flat_map(|word| word.split_whitespace()).map(str::to_owned).collect()
 }
 
+/// Flags of launchers that have no value: what follows may be the program.
+const SWITCHES: &[&str] = &[
+    "allow_run_as_root",
+    "bind_cores_to_rank",
+    "cpu",
+    "debug",
+    "elastic_training",
+    "force_multi",
+    "module",
+    "multi_gpu",
+    "no_local_rank",
+    "no_python",
+    "no_ssh",
+    "no_ssh_check",
+    "oversubscribe",
+    "q",
+    "quiet",
+    "run_path",
+    "same_network",
+    "save_pid",
+    "standalone",
+    "tag_output",
+    "tpu",
+    "use_deepspeed",
+    "use_fsdp",
+    "use_megatron_lm",
+    "use_mps_device",
+    "use_xpu",
+    "v",
+    "verbose",
+];
+
 /// A launcher's command line. One that is hidden in a script for a shell is left as it is.
 #[derive(Debug)]
 pub(super) struct Launch<'a> {
@@ -118,7 +150,8 @@ impl<'a> Launch<'a> {
         let words = &self.argv[begin..];
         let is_program = |(at, word): (usize, &String)| {
             let before = at.checked_sub(1).map(|before| words[before].as_str());
-            let may_be_value = before.is_some_and(|word| word.starts_with('-') && !word.contains('='));
+            let may_be_value = before
+                .is_some_and(|word| word.starts_with('-') && !word.contains('=') && !is_flag(word, SWITCHES));
             word.ends_with(".py")
                 || is_python(word)
                 || matches!(word.as_str(), "--" | "-m" | "--module")

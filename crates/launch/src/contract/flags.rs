@@ -1,9 +1,9 @@
-//! The flags that a user gave a launcher, compared with the job: how many processes they mean, and what of them cannot be.
+//! The flags that a user gave a launcher, compared with the job: how many processes they mean, and what of them does not fit.
 //!
-//! Only numbers are compared. `$NNODES` in a line for the shell, and ranges, may well be right.
+//! Only numbers are compared. `$NNODES` in a line for the shell, and ranges, may well be right. What surely fails is told apart
+//! from what only looks wrong: a valid job must not be refused.
 
-use muster_model::JobSpec;
-use muster_model::spec::{FieldCode, FieldError};
+use muster_model::{CommandOn, JobSpec};
 
 use super::command::Launch;
 use crate::detect::{Launcher, LauncherCall};
@@ -20,36 +20,63 @@ struct Known {
     world: &'static [&'static str],
     /// That there is one task.
     alone: &'static [&'static str],
+    /// Where the processes meet, if not where muster says.
+    meeting: &'static [&'static str],
 }
 
 fn known(launcher: Launcher) -> Known {
-    let none = Known { nodes: &[], rank: &[], locals: &[], world: &[], alone: &[] };
+    let none = Known { nodes: &[], rank: &[], locals: &[], world: &[], alone: &[], meeting: &[] };
     match launcher {
         Launcher::Torchrun | Launcher::Tune => Known {
             nodes: &["nnodes"],
             rank: &["node_rank"],
             locals: &["nproc_per_node"],
             alone: &["standalone"],
+            meeting: &["rdzv_backend", "rdzv_endpoint", "master_addr"],
             ..none
         },
-        Launcher::Accelerate => {
-            Known { nodes: &["num_machines"], rank: &["machine_rank"], world: &["num_processes"], ..none }
-        }
-        Launcher::Fabric => {
-            Known { nodes: &["num_nodes"], rank: &["node_rank"], locals: &["devices"], ..none }
-        }
-        Launcher::Composer => {
-            Known { rank: &["node_rank"], locals: &["nproc", "n"], world: &["world_size"], ..none }
-        }
-        Launcher::Deepspeed => {
-            Known { nodes: &["num_nodes"], rank: &["node_rank"], locals: &["num_gpus"], ..none }
-        }
-        Launcher::Msrun => {
-            Known { rank: &["node_rank"], locals: &["local_worker_num"], world: &["worker_num"], ..none }
-        }
-        Launcher::Paddle => {
-            Known { nodes: &["nnodes"], rank: &["rank"], locals: &["nproc_per_node"], ..none }
-        }
+        Launcher::Accelerate => Known {
+            nodes: &["num_machines"],
+            rank: &["machine_rank"],
+            world: &["num_processes"],
+            meeting: &["main_process_ip", "rdzv_backend"],
+            ..none
+        },
+        Launcher::Fabric => Known {
+            nodes: &["num_nodes"],
+            rank: &["node_rank"],
+            locals: &["devices"],
+            meeting: &["main_address"],
+            ..none
+        },
+        Launcher::Composer => Known {
+            rank: &["node_rank"],
+            locals: &["nproc", "n"],
+            world: &["world_size"],
+            meeting: &["master_addr"],
+            ..none
+        },
+        Launcher::Deepspeed => Known {
+            nodes: &["num_nodes"],
+            rank: &["node_rank"],
+            locals: &["num_gpus"],
+            meeting: &["hostfile", "H", "master_addr"],
+            ..none
+        },
+        Launcher::Msrun => Known {
+            rank: &["node_rank"],
+            locals: &["local_worker_num"],
+            world: &["worker_num"],
+            meeting: &["master_addr"],
+            ..none
+        },
+        Launcher::Paddle => Known {
+            nodes: &["nnodes"],
+            rank: &["rank"],
+            locals: &["nproc_per_node"],
+            meeting: &["master", "ips"],
+            ..none
+        },
         // They say what is wrong themselves, and at once.
         Launcher::Horovodrun | Launcher::Mpirun => none,
     }
@@ -72,17 +99,32 @@ pub fn started(spec: &JobSpec, call: &LauncherCall) -> u32 {
     }
 }
 
-/// What of a launcher's flags cannot be in this job.
-pub fn check(spec: &JobSpec, call: &LauncherCall) -> Vec<FieldError> {
+/// What of a launcher's flags does not fit a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagProblem {
+    /// What, and the remedy.
+    pub message: String,
+    /// The job would surely fail, or wait for ever.
+    pub is_fatal: bool,
+}
+
+/// What of a launcher's flags does not fit this job.
+pub fn check(spec: &JobSpec, call: &LauncherCall) -> Vec<FlagProblem> {
     let (known, launch) = (known(call.launcher), Launch::of_arguments(&call.arguments));
     let (tasks, devices) = (spec.nodes, spec.resources.device_count());
+    let is_first_alone =
+        spec.command_on.map_or(call.launcher.leads(), |command_on| command_on == CommandOn::First);
+    // Where task 0 alone calls the launcher, it may well keep to that task.
+    let callers = if is_first_alone { 1 } else { tasks };
     let name = &call.name;
-    let mut errors = Vec::new();
-    let mut refuse =
-        |message: String| errors.push(FieldError::new("command", FieldCode::InvalidValue, message));
-    if tasks > 1 && launch.gives(known.alone) {
+    let is_alone = launch.gives(known.alone);
+    // Then processes of other jobs, or of this task alone, may be meant.
+    let meets_elsewhere = is_alone || launch.gives(known.meeting);
+    let mut problems = Vec::new();
+    let mut add = |is_fatal: bool, message: String| problems.push(FlagProblem { message, is_fatal });
+    if callers > 1 && is_alone && launch.value(known.nodes) != Some("1") {
         let flag = known.alone[0];
-        refuse(format!("`--{flag}` keeps {name} to one task, and the job has {tasks}; leave it out"));
+        add(true, format!("`--{flag}` keeps {name} to one task, and the job has {tasks}; leave it out"));
     }
     let given = |flags: &'static [&'static str]| {
         let value = launch.value(flags)?;
@@ -91,39 +133,48 @@ pub fn check(spec: &JobSpec, call: &LauncherCall) -> Vec<FieldError> {
     // The launcher of DeepSpeed may use fewer tasks than there are.
     let may_be_fewer = call.launcher == Launcher::Deepspeed;
     if let Some((flag, nodes)) = given(known.nodes)
-        && (nodes > tasks || nodes < tasks && !may_be_fewer)
+        && (nodes > tasks || nodes < callers && !may_be_fewer)
     {
         let has = count(tasks, "task");
-        refuse(format!(
-            "`--{flag} {nodes}` of {name}: the job has {has}; leave it out, or ask for -N {nodes}"
-        ));
+        add(
+            !meets_elsewhere,
+            format!("`--{flag} {nodes}` of {name}: the job has {has}; leave it out, or ask for -N {nodes}"),
+        );
     }
     if let Some((flag, rank)) = given(known.rank)
-        && (tasks > 1 || rank > 0)
+        && (callers > 1 || rank > 0)
     {
-        refuse(format!(
-            "`--{flag} {rank}` of {name}: every task would be number {rank}; leave it out, each task finds its own"
-        ));
+        add(
+            !meets_elsewhere && (callers > 1 || tasks == 1),
+            format!(
+                "`--{flag} {rank}` of {name}: every task would be number {rank}; leave it out, each task finds its own"
+            ),
+        );
     }
+    // Several processes may share a device, or use none.
     if let Some((flag, locals)) = given(known.locals)
         && devices > 0
         && locals > devices
     {
-        refuse(format!(
-            "`--{flag} {locals}` of {name}: a task has {}; leave it out, or ask for --gpus {locals}",
-            count(devices, "device")
-        ));
+        add(
+            false,
+            format!(
+                "`--{flag} {locals}` of {name}: a task has {}; leave it out, or ask for --gpus {locals}",
+                count(devices, "device")
+            ),
+        );
     }
     if let Some((flag, world)) = given(known.world)
         && devices > 0
         && world > tasks * devices
     {
         let all = count(tasks * devices, "device");
-        refuse(format!(
-            "`--{flag} {world}` of {name}: the job has {all} in all; leave it out, or ask for more"
-        ));
+        add(
+            false,
+            format!("`--{flag} {world}` of {name}: the job has {all} in all; leave it out, or ask for more"),
+        );
     }
-    errors
+    problems
 }
 
 fn count(number: u32, what: &str) -> String {
@@ -151,6 +202,13 @@ mod tests {
         crate::check(&job(command, nodes, devices)).into_iter().map(|error| error.message).collect()
     }
 
+    /// What is said of flags with which a job is not refused.
+    fn warnings(spec: &JobSpec) -> Vec<String> {
+        assert_eq!(crate::check(spec), []);
+        let call = crate::detect::launcher_call(&spec.command).unwrap();
+        check(spec, &call).into_iter().map(|problem| problem.message).collect()
+    }
+
     #[test]
     fn flags_that_cannot_be_are_refused_with_the_remedy() {
         for (command, nodes, devices, expected) in [
@@ -173,6 +231,27 @@ mod tests {
                 "`--node_rank 0` of torchrun: every task would be number 0; leave it out, each task finds its own",
             ),
             (
+                "torchrun --no-python=True --node_rank 1 ./train",
+                1,
+                0,
+                "`--node_rank 1` of torchrun: every task would be number 1; leave it out, each task finds its own",
+            ),
+            (
+                "deepspeed --num_nodes 3 t.py",
+                2,
+                0,
+                "`--num_nodes 3` of deepspeed: the job has 2 tasks; leave it out, or ask for -N 3",
+            ),
+        ] {
+            assert_eq!(problems(command, nodes, devices), [expected], "{command}");
+        }
+        assert_eq!(problems("torchrun --nnodes 3 --node_rank 1 t.py", 2, 0).len(), 2);
+    }
+
+    #[test]
+    fn flags_that_may_be_meant_are_let_through_with_a_warning() {
+        for (command, nodes, devices, expected) in [
+            (
                 "python -m torch.distributed.run --nproc_per_node=8 t.py",
                 1,
                 2,
@@ -186,15 +265,47 @@ mod tests {
                 "`--num_processes 8` of accelerate launch: the job has 4 devices in all; leave it out, or ask for more",
             ),
             (
-                "deepspeed --num_nodes 3 t.py",
+                "torchrun --standalone --nnodes=1 t.py",
                 2,
                 0,
-                "`--num_nodes 3` of deepspeed: the job has 2 tasks; leave it out, or ask for -N 3",
+                "`--nnodes 1` of torchrun: the job has 2 tasks; leave it out, or ask for -N 1",
+            ),
+            (
+                "torchrun --nnodes=4 --rdzv-backend=c10d --rdzv-endpoint=head:29400 t.py",
+                2,
+                0,
+                "`--nnodes 4` of torchrun: the job has 2 tasks; leave it out, or ask for -N 4",
             ),
         ] {
-            assert_eq!(problems(command, nodes, devices), [expected], "{command}");
+            assert_eq!(warnings(&job(command, nodes, devices)), [expected], "{command}");
         }
-        assert_eq!(problems("torchrun --nnodes 3 --node_rank 1 --standalone t.py", 2, 0).len(), 3);
+        for script in [
+            "if [ -n \"$A\" ]; then torchrun --nnodes=4 t.py; else torchrun t.py; fi",
+            "[ $RANK = 0 ] || exit 0; torchrun --nnodes=4 t.py",
+            "test -e x && bash -c 'torchrun --nnodes=4 t.py'",
+        ] {
+            let spec = spec(json!({"command": script, "nodes": 2}));
+            assert_eq!(warnings(&spec).len(), 1, "{script}");
+        }
+        let certain = spec(json!({"command": "cd . && torchrun --nnodes=4 t.py", "nodes": 2}));
+        assert_eq!(crate::check(&certain).len(), 1);
+    }
+
+    #[test]
+    fn a_launcher_on_the_first_task_alone_may_keep_to_it() {
+        for command in [
+            "torchrun --standalone t.py",
+            "torchrun --nnodes=1 --node_rank=0 t.py",
+            "accelerate launch --num_machines 1 --machine_rank 0 t.py",
+            "fabric run --num-nodes 1 t.py",
+        ] {
+            let words: Vec<&str> = command.split(' ').collect();
+            let spec = spec(json!({"command": words, "nodes": 2, "command_on": "first"}));
+            assert_eq!(warnings(&spec), [""; 0], "{command}");
+        }
+        let words = ["torchrun", "--nnodes=4", "t.py"];
+        let spec = spec(json!({"command": words, "nodes": 2, "command_on": "first"}));
+        assert_eq!(crate::check(&spec).len(), 1);
     }
 
     #[test]
@@ -207,6 +318,12 @@ mod tests {
             ("torchrun --nproc_per_node 8 t.py", 1, 0),
             ("torchrun t.py --nnodes 7 --node_rank 3", 2, 0),
             ("torchrun ./train --nnodes 7", 2, 0),
+            ("torchrun --no-python ./train --nnodes 7", 2, 0),
+            ("torchrun --no-python=True ./train --nnodes 7", 2, 0),
+            ("accelerate launch --multi_gpu ./train --machine_rank 3", 2, 0),
+            ("deepspeed --no_ssh ./train --num_nodes 7", 2, 0),
+            ("torchrun --node_rank 0 --rdzv-backend c10d t.py", 1, 0),
+            ("torchrun --node_rank 1 --nnodes 1:2 --master_addr head t.py", 1, 0),
             ("torchrun -m pkg.train --nnodes 7", 2, 0),
             ("torchrun --nnodes 1 --node_rank 0 t.py", 1, 0),
             ("deepspeed --num_nodes 1 --num_gpus 1 t.py", 2, 8),

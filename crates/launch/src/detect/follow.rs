@@ -8,7 +8,7 @@ use muster_model::{Face, Framework};
 use super::python::{self, Weight};
 use super::step::Step;
 use super::word::HOLE;
-use super::{Code, Detection, Found, Launcher, LauncherCall, add_steps, platform, steps, word};
+use super::{Code, CommandStep, Detection, Found, Launcher, LauncherCall, add_steps, platform, steps, word};
 
 /// Scripts that run scripts: a wrapper or two are usual.
 const MAX_DEPTH: usize = 4;
@@ -89,14 +89,14 @@ impl<'a> Follow<'a> {
         }
     }
 
-    fn steps(&mut self, steps: Vec<Step>, mut place: Place) {
-        for step in steps {
+    fn steps(&mut self, steps: Vec<CommandStep>, mut place: Place) {
+        for CommandStep { step, may_be_skipped } in steps {
             match step {
                 Step::Launch(launcher, name, rest) => {
                     if self.launcher.is_none() {
                         let why = format!("{} starts {name}", place.name);
                         self.launcher = Some(Found { what: launcher, why });
-                        let call = LauncherCall { launcher, name, arguments: rest.clone() };
+                        let call = LauncherCall { launcher, name, arguments: rest.clone(), may_be_skipped };
                         self.call = Some(Found { what: call, why: place.name.clone() });
                     }
                     // What the launcher runs says no more about the framework, but about platforms.
@@ -132,8 +132,8 @@ impl<'a> Follow<'a> {
             self.python(&text, &path.clone(), Some(&path));
         } else if is_for_shell(&path, &text) {
             let mut steps = Vec::new();
-            for words in word::commands(&text, arguments) {
-                add_steps(&words, 0, &mut steps);
+            for command in word::commands(&text, arguments) {
+                add_steps(&command.words, command.may_be_skipped, 0, &mut steps);
             }
             // A script runs where it is called, not where it stands.
             let place = Place { name: path, folder: place.folder.clone(), depth: place.depth + 1 };

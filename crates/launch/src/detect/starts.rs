@@ -186,12 +186,12 @@ impl Seen<'_> {
                 place.name
             ));
         }
-        for words in found.commands {
+        for command in found.commands {
             self.commands += 1;
             if self.commands > MAX_COMMANDS {
                 return self.unclear(format!("{} is long", place.name));
             }
-            self.words(&words, &mut inside);
+            self.words(&command.words, &mut inside);
         }
     }
 

@@ -22,21 +22,32 @@ const WHICH: [&[&str]; 3] = [&["which"], &["command", "-v"], &["type", "-p"]];
 /// What begins a block of which it is not known whether, or how often, it runs.
 const OPENING: [&str; 6] = ["if", "while", "until", "for", "case", "select"];
 const CLOSING: [&str; 3] = ["fi", "done", "esac"];
+/// Commands behind which a script does not go on.
+const ENDING: [&str; 3] = ["exit", "return", "exec"];
 /// Commands that a script runs to learn whether they fail.
 const TESTS: [&str; 12] =
     ["[", "[[", "test", "false", "grep", "command", "which", "type", "hash", "cmp", "diff", "expr"];
 
-/// The simple commands of a script in the order in which they stand, each as its words. Never an empty one. The arguments are
-/// the script's, if they are known: `$1`, `$@`.
-pub(super) fn commands(script: &str, arguments: Option<&[String]>) -> Vec<Vec<String>> {
+/// The simple commands of a script in the order in which they stand. The arguments are the script's, if they are known: `$1`,
+/// `$@`.
+pub(super) fn commands(script: &str, arguments: Option<&[String]>) -> Vec<ShellCommand> {
     script_commands(script, arguments).commands
+}
+
+/// A simple command.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ShellCommand {
+    /// Never empty.
+    pub words: Vec<String>,
+    /// A condition decides whether it runs.
+    pub may_be_skipped: bool,
 }
 
 /// What a script does, as far as its words tell.
 #[derive(Debug, Default)]
 pub(super) struct ScriptCommands {
     /// Its simple commands.
-    pub commands: Vec<Vec<String>>,
+    pub commands: Vec<ShellCommand>,
     /// Whether something that a command prints goes into a file, which is made anew.
     pub writes_file: bool,
 }
@@ -92,6 +103,8 @@ struct Reader<'a> {
     is_guarded: bool,
     /// The command that ended last may well fail in a script that goes on.
     is_test: bool,
+    /// A condition decides whether the script has ended.
+    may_have_ended: bool,
     grown: usize,
     /// The word that is being read; none between words.
     word: Option<String>,
@@ -107,7 +120,7 @@ struct Reader<'a> {
     writes_file: bool,
     /// Words that end the texts which begin at the next line.
     heredocs: Vec<String>,
-    commands: Vec<Vec<String>>,
+    commands: Vec<ShellCommand>,
 }
 
 impl<'a> Reader<'a> {
@@ -129,6 +142,7 @@ impl<'a> Reader<'a> {
             open_blocks: 0,
             is_guarded: false,
             is_test: false,
+            may_have_ended: false,
             grown: 0,
             word: None,
             is_quoted: false,
@@ -431,7 +445,7 @@ impl<'a> Reader<'a> {
     /// `NAME=(a b c)`.
     fn array(&mut self) {
         let text = self.within('(', ')');
-        let words: Vec<String> = self.inner(&text).into_iter().flatten().collect();
+        let words: Vec<String> = self.inner(&text).into_iter().flat_map(|command| command.words).collect();
         self.push(&words.join(" "));
     }
 
@@ -441,7 +455,7 @@ impl<'a> Reader<'a> {
         self.commands.append(&mut commands);
     }
 
-    fn inner(&mut self, script: &str) -> Vec<Vec<String>> {
+    fn inner(&mut self, script: &str) -> Vec<ShellCommand> {
         if self.depth >= MAX_DEPTH {
             return Vec::new();
         }
@@ -449,6 +463,7 @@ impl<'a> Reader<'a> {
         let variables = std::mem::take(&mut self.variables);
         let mut inner = Reader::new(script, variables, self.known_arguments(), self.depth + 1);
         inner.grown = self.grown;
+        inner.may_have_ended = self.may_have_ended || self.may_be_skipped();
         inner.read();
         self.grown = inner.grown;
         self.writes_file |= inner.writes_file;
@@ -594,8 +609,10 @@ impl<'a> Reader<'a> {
         }
         if !words.is_empty() {
             let words = words.to_vec();
+            let may_be_skipped = self.may_have_ended || self.may_be_skipped();
+            self.may_have_ended |= may_be_skipped && ENDING.contains(&words[0].as_str());
             self.follow_shell(&words);
-            self.commands.push(words);
+            self.commands.push(ShellCommand { words, may_be_skipped });
             self.is_guarded = false;
         }
     }
@@ -639,7 +656,7 @@ mod tests {
             ("echo 'open", "echo|open"),
             ("echo \"open $(x", "x / echo|open \u{fffc}"),
         ] {
-            let read: Vec<String> = commands(script, None).iter().map(|words| words.join("|")).collect();
+            let read: Vec<String> = commands(script, None).iter().map(|it| it.words.join("|")).collect();
             assert_eq!(read.join(" / "), expected, "{script}");
         }
     }
@@ -667,29 +684,55 @@ mod tests {
             ("A=(\"$@\")\nx $(y $2)", "A=a b c \u{fffc} d / y|c / x|\u{fffc}"),
         ] {
             let read = commands(script, Some(&arguments));
-            let read: Vec<String> = read.iter().map(|words| words.join("|")).collect();
+            let read: Vec<String> = read.iter().map(|it| it.words.join("|")).collect();
             assert_eq!(read.join(" / "), expected, "{script}");
         }
-        let without = commands("x \"$@\" $@ $1 '' \"$1\" ${1:-y} \"\"\"$@\"", Some(&[]));
+        let words = |script: &str, arguments: &[String]| -> Vec<Vec<String>> {
+            commands(script, Some(arguments)).into_iter().map(|it| it.words).collect()
+        };
+        let without = words("x \"$@\" $@ $1 '' \"$1\" ${1:-y} \"\"\"$@\"", &[]);
         assert_eq!(without, [["x", "", "", "y", ""]]);
         let many = vec!["a".repeat(1000); 100];
-        let bytes: usize =
-            commands(&"x \"$@\"\n".repeat(100), Some(&many)).iter().flatten().map(String::len).sum();
+        let bytes: usize = words(&"x \"$@\"\n".repeat(100), &many).iter().flatten().map(String::len).sum();
         assert!(bytes < 4 * MAX_GROWTH, "{bytes}");
+    }
+
+    #[test]
+    fn what_stands_behind_a_condition_may_be_skipped() {
+        for (script, expected) in [
+            ("x", false),
+            ("cd a && pip install b && x", false),
+            ("a; x | tee b", false),
+            ("if a; then b; fi; x", false),
+            ("[ a ] && b; x", false),
+            ("f() { a; }; x", false),
+            ("(cd a && x)", false),
+            ("if a; then x; fi", true),
+            ("if a\nthen\n  b\nelse\n  x\nfi", true),
+            ("for i in 1 2; do x; done", true),
+            ("case a in b) x;; esac", true),
+            ("[ a ] && x", true),
+            ("[[ a ]] && cd b && x | tee c", true),
+            ("[ a ] &&\n x", true),
+            ("! a && x", true),
+            ("a || x", true),
+            ("a || { b; x; }", true),
+            ("f() { x; }; a", true),
+            ("[ a ] || exit 0; x", true),
+            ("if a; then exec b; fi\nx", true),
+            ("[ a ] && b=$(x)", true),
+        ] {
+            let read = commands(script, None);
+            let found = read.iter().find(|it| it.words == ["x"]).map(|it| it.may_be_skipped);
+            assert_eq!(found, Some(expected), "{script}");
+        }
     }
 
     #[test]
     fn a_program_that_is_looked_for_is_known() {
         let read = commands("python $(which torchrun) x; $(command -v msrun); $(which $A) b", None);
-        assert_eq!(
-            read,
-            [
-                vec!["python", "torchrun", "x"],
-                vec!["msrun"],
-                vec!["which", "\u{fffc}"],
-                vec!["\u{fffc}", "b"]
-            ]
-        );
+        let read: Vec<String> = read.iter().map(|it| it.words.join("|")).collect();
+        assert_eq!(read, ["python|torchrun|x", "msrun", "which|\u{fffc}", "\u{fffc}|b"]);
     }
 
     #[test]
@@ -717,7 +760,7 @@ mod tests {
             for text in [script, dense] {
                 let arguments = ["a".to_owned(), text.clone()];
                 for arguments in [None, Some(&arguments[..])] {
-                    prop_assert!(commands(&text, arguments).iter().all(|words| !words.is_empty()));
+                    prop_assert!(commands(&text, arguments).iter().all(|it| !it.words.is_empty()));
                 }
             }
         }
@@ -725,14 +768,14 @@ mod tests {
         #[test]
         fn quoted_words_are_read_back(words in proptest::collection::vec("[^\0]{0,12}", 1..6)) {
             let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-            prop_assert_eq!(commands(&line.join(" "), Some(&[])), vec![words]);
+            prop_assert_eq!(commands(&line.join(" "), Some(&[])), vec![ShellCommand { words, may_be_skipped: false }]);
         }
     }
 
     #[test]
     fn variables_that_contain_each_other_stay_small() {
         let script = "A=xxxxxxxxxxxxxxxx\n".to_owned() + &"A=\"$A$A\"\n".repeat(100);
-        let bytes: usize = commands(&script, None).iter().flatten().map(String::len).sum();
+        let bytes: usize = commands(&script, None).iter().flat_map(|it| &it.words).map(String::len).sum();
         assert!(bytes < 4 * MAX_GROWTH, "{bytes}");
     }
 }
