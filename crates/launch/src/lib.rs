@@ -255,7 +255,7 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
     }
     // Whoever waits for what another one starts here must be reached by it, whatever the contract.
     part.peers = gang.spec.peers.unwrap_or(part.peers || plan.leader && plan.nodes > 1);
-    if part.peers && !plan.idle {
+    if part.peers {
         contract::add_hostfile(gang, plan, &mut part);
     }
     part

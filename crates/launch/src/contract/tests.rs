@@ -300,6 +300,7 @@ fn tasks_that_reach_each_other_have_the_hostfile_that_launchers_look_for() {
         json!({"nodes": 2, "peers": true}),
         json!({"nodes": 2, "command": "mpirun a"}),
         json!({"nodes": 2, "command_on": "first", "framework": "pytorch"}),
+        json!({"kind": "machine", "name": "v100", "nodes": 2}),
     ] {
         let spec = spec(fields);
         for part in crate::parts(&gang(&spec)) {
