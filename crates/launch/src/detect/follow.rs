@@ -123,7 +123,9 @@ impl<'a> Follow<'a> {
         if place.depth >= MAX_DEPTH {
             return;
         }
-        let found = candidates(name, &place.folder).into_iter().find_map(|path| self.read(path, arguments));
+        let found = candidates(name, &place.folder, &place.name)
+            .into_iter()
+            .find_map(|path| self.read(path, arguments));
         let Some((path, text)) = found else { return };
         self.platforms(&text, &path);
         let first = text.lines().next().unwrap_or_default();
@@ -218,21 +220,32 @@ fn strongest(reasons: Vec<(Strength, Found<Framework>)>) -> Vec<Found<Framework>
     found
 }
 
-/// Where a file may be in the code directory that a command calls so.
-pub(super) fn candidates(name: &str, folder: &str) -> Vec<String> {
-    // `$(dirname "$0")/train.py`: what is before it is most likely the folder itself.
-    if let Some((_, rest)) = name.rsplit_once(HOLE) {
-        let rest = rest.trim_start_matches('/');
-        return if rest.is_empty() { Vec::new() } else { vec![joined(folder, rest)] };
-    }
-    match CODE_FOLDERS.iter().find_map(|folder| name.strip_prefix(folder)) {
+/// Where a file may be in the code directory that a command calls so, in a folder and in a script (or in the command itself).
+pub(super) fn candidates(name: &str, folder: &str, script: &str) -> Vec<String> {
+    if let Some(rest) = CODE_FOLDERS.iter().find_map(|folder| name.strip_prefix(folder)) {
         // The folder is the code directory, or one in it.
-        Some(rest) => {
-            let below = rest.split_once('/').map(|(_, below)| below.to_owned());
-            below.into_iter().chain([rest.to_owned()]).collect()
-        }
-        None => vec![joined(folder, name)],
+        let below = rest.split_once('/').map(|(_, below)| below.to_owned());
+        return below.into_iter().chain([rest.to_owned()]).collect();
     }
+    // `$(dirname "$0")/train.py`, `cd $HERE; python train.py`: a folder that is not known is most likely the script's own, or
+    // the one that it is called in.
+    let whole = joined(folder, name);
+    let Some((known, rest)) = whole.rsplit_once(HOLE) else {
+        // A script may copy the code into the folder before it goes there.
+        let at_the_top = joined("", name);
+        return if at_the_top == whole { vec![whole] } else { vec![whole, at_the_top] };
+    };
+    let rest = rest.trim_start_matches('/');
+    if rest.is_empty() {
+        return Vec::new();
+    }
+    // `cd train$i` is behind the folder that it is in.
+    let around = known.rsplit_once('/').map_or("", |(around, _)| around);
+    let own = script.rsplit_once('/').map_or("", |(own, _)| own);
+    let mut places = vec![joined(own, rest)];
+    places.extend([joined(around, rest), joined("", rest)]);
+    places.dedup();
+    places
 }
 
 /// The files that a module may be which a script in a folder imports.

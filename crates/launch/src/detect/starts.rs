@@ -252,7 +252,7 @@ impl Seen<'_> {
         if is_sourced && base(file) == "activate" {
             return;
         }
-        let text = candidates(file, &place.folder).into_iter().find_map(|path| {
+        let text = candidates(file, &place.folder, &place.name).into_iter().find_map(|path| {
             let text = self.code.read(&path)?;
             Some((path, text))
         });

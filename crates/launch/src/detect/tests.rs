@@ -373,6 +373,71 @@ fn the_arguments_of_a_script_say_what_it_starts() {
     }
 }
 
+#[test]
+fn code_is_found_in_folders_that_only_a_run_could_name() {
+    let code = tree([
+        ("scripts/run.sh", "cd \"$(dirname \"$0\")\"\npython train.py\n"),
+        ("scripts/above.sh", "cd \"$(dirname \"$0\")/..\" || exit\npython top.py\n"),
+        ("scripts/here.sh", "HERE=$(cd $(dirname $0); pwd)\npython $HERE/train.py\n"),
+        ("scripts/train.py", "import torch.distributed\n"),
+        ("top.py", "import torch.distributed\n"),
+        (
+            "copies.sh",
+            "for i in 0 1; do\n  mkdir train$i; cp *.py train$i; cd ./train$i\n  python top.py &\n  cd ..\ndone\n",
+        ),
+        ("work.sh", "cd $WORK\npython top.py\n"),
+        ("outer.sh", "DIR=$(dirname $0)\nbash $DIR/scripts/run.sh\n"),
+    ]);
+    for (command, file) in [
+        ("bash scripts/run.sh", "scripts/train.py"),
+        ("bash outer.sh", "scripts/train.py"),
+        ("bash scripts/above.sh", "top.py"),
+        ("bash scripts/here.sh", "scripts/train.py"),
+        ("bash copies.sh", "top.py"),
+        ("bash work.sh", "top.py"),
+        ("cd $WORK; python top.py", "top.py"),
+    ] {
+        assert_eq!(found(command, &code), format!("pytorch ({file} imports torch.distributed)"), "{command}");
+    }
+}
+
+#[test]
+fn the_script_of_apulis_guide_for_mindspore_is_recognised() {
+    let script = "\
+if [ $# != 2 ]
+then
+    echo \"Usage: sh run_distribute_train.sh [MINDSPORE_HCCL_CONFIG_PATH] [DATASET_PATH]\"
+exit 1
+fi
+get_real_path(){
+  if [ \"${1:0:1}\" == \"/\" ]; then
+    echo \"$1\"
+  else
+    echo \"$(realpath -m $PWD/$1)\"
+  fi
+}
+PATH1=$(get_real_path $1)
+export MINDSPORE_HCCL_CONFIG_PATH=$PATH1
+for((i=0; i<${DEVICE_NUM}; i++))
+do
+    export DEVICE_ID=$i
+    cp *.py ./train_parallel$i
+    cd ./train_parallel$i || exit
+    python train.py --do_train=True &
+    cd ..
+done
+trap \"trap - SIGTERM && kill -- -$$\" SIGINT SIGTERM EXIT
+wait
+";
+    let code = tree([("run_distribute_train.sh", script), ("train.py", "import mindspore\n")]);
+    let command = line("sudo -E bash -c 'cd . && sh run_distribute_train.sh hccl.json /data'");
+    let found = detect(&command, &code);
+    assert_eq!(found.framework(), Some(Framework::Mindspore));
+    assert_eq!(found.faces.iter().map(|face| face.what).collect::<Vec<_>>(), [Face::Dlws]);
+    let why = "run_distribute_train.sh has a loop, a function or a choice in it";
+    assert_eq!(starts(&command, &code), Starts::Unclear(why.into()));
+}
+
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
