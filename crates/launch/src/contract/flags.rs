@@ -89,6 +89,10 @@ pub fn started(spec: &JobSpec, call: &LauncherCall) -> u32 {
     if let Some(locals) = number(known.locals) {
         return locals;
     }
+    let is_single_device = |word: &String| word.ends_with("_single_device");
+    if call.launcher == Launcher::Tune && call.arguments.iter().any(is_single_device) {
+        return 1;
+    }
     if call.launcher == Launcher::Accelerate && spec.resources.device_count() == 0 {
         // Without devices it starts the program once on each machine, whatever the number.
         return 1;
@@ -350,6 +354,7 @@ mod tests {
             ("mpirun -n 3 ./a", 1, 8, 8),
             ("fabric run --devices 2 t.py", 2, 8, 2),
             ("composer -n 4 t.py", 2, 8, 4),
+            ("tune run lora_finetune_single_device --config x", 1, 8, 1),
             ("tune run --nproc_per_node 2 full_finetune_distributed --config x", 1, 8, 2),
         ] {
             let mut spec = job(command, nodes, devices);

@@ -36,15 +36,17 @@ const HARMLESS: &[&str] = &[
     "[",
     "[[",
     "alias",
+    "awk",
+    "basename",
     "break",
     "cat",
     "cd",
     "conda",
     "continue",
+    "cut",
     "date",
     "declare",
     "dirname",
-    "basename",
     "echo",
     "env",
     "exit",
@@ -52,18 +54,22 @@ const HARMLESS: &[&str] = &[
     "expr",
     "false",
     "fi",
+    "grep",
     "hash",
+    "head",
     "hostname",
     "id",
+    "jq",
     "local",
     "ls",
     "mamba",
+    "micromamba",
     "mkdir",
     "ml",
     "module",
     "nproc",
-    "nvidia-smi",
     "npu-smi",
+    "nvidia-smi",
     "popd",
     "printenv",
     "printf",
@@ -74,12 +80,16 @@ const HARMLESS: &[&str] = &[
     "readonly",
     "realpath",
     "return",
+    "sed",
     "seq",
     "set",
     "shift",
     "shopt",
     "sleep",
+    "sort",
+    "tail",
     "test",
+    "tr",
     "trap",
     "true",
     "type",
@@ -88,6 +98,7 @@ const HARMLESS: &[&str] = &[
     "umask",
     "unalias",
     "uname",
+    "uniq",
     "unset",
     "wait",
     "wc",
@@ -223,7 +234,7 @@ impl Seen<'_> {
         if COMPOUND.contains(&name) {
             return self.unclear(format!("{} has a loop, a function or a choice in it", place.name));
         }
-        if matches!(name, "conda" | "mamba" | "mkdir") && !is_repeatable(words) {
+        if matches!(name, "conda" | "mamba" | "micromamba" | "mkdir" | "sed") && !is_repeatable(words) {
             return self.program(name, place);
         }
         match program(words) {
@@ -293,11 +304,12 @@ fn keeps_variables(option: &str) -> bool {
     option == "--preserve-env" || is_short && option.contains('E')
 }
 
-/// `mkdir -p x`, `conda activate x`.
+/// `mkdir -p x`, `conda activate x`, `sed` that changes no file.
 fn is_repeatable(words: &[&str]) -> bool {
     match (base(words[0]), words.get(1)) {
         ("mkdir", Some(word)) => word.starts_with('-') && word.contains('p'),
-        (_, Some(word)) => *word == "activate",
+        ("sed", _) => !words.iter().any(|word| word.starts_with("-i") || word.starts_with("--in-place")),
+        (_, Some(word)) => matches!(*word, "activate" | "deactivate" | "info"),
         (_, None) => false,
     }
 }

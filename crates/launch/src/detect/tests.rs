@@ -275,6 +275,9 @@ fn one_program_is_seen_behind_what_only_runs_it() {
         "if [ -n \"$A\" ]; then export B=1; fi\npython t.py",
         "echo $RANK",
         "A=1 python -c pass",
+        "eval \"$(conda shell.bash hook)\"; conda activate x; python t.py",
+        "source $(conda info --base)/etc/profile.d/conda.sh && conda activate x && python t.py",
+        "export MASTER_ADDR=$(hostname -I | awk '{print $1}' | tr -d ' '); python t.py 2>&1 | grep -v WARN",
     ] {
         assert_eq!(started(&line(command), &Nothing), "program", "{command}");
     }
@@ -286,6 +289,8 @@ fn one_program_is_seen_behind_what_only_runs_it() {
             "python a.py > log",
             "the command writes what is printed into a file, which each process would make anew",
         ),
+        ("eval \"$(cat start)\"", "the command starts what a variable names"),
+        ("sed -i s/a/b/ c; python a.py", "the command starts sed and a.py"),
         ("for i in 1 2; do python a.py; done", "the command has a loop, a function or a choice in it"),
         ("sudo python a.py", "`sudo` hides the variables of the task, and so its rank"),
         ("env -i python a.py", "`env` hides the variables of the task, and so its rank"),

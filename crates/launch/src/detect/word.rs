@@ -19,6 +19,8 @@ const DECLARING: [&str; 5] = ["export", "local", "declare", "readonly", "typeset
 
 /// Programs of a shell that tell where another one is.
 const WHICH: [&[&str]; 3] = [&["which"], &["command", "-v"], &["type", "-p"]];
+/// Programs that print what sets up a shell.
+const HOOKS: [&str; 5] = ["conda", "mamba", "micromamba", "pyenv", "direnv"];
 /// What begins a block of which it is not known whether, or how often, it runs.
 const OPENING: [&str; 6] = ["if", "while", "until", "for", "case", "select"];
 const CLOSING: [&str; 3] = ["fi", "done", "esac"];
@@ -315,6 +317,9 @@ impl<'a> Reader<'a> {
                 if let Some(program) = program_looked_for(&script) {
                     self.push(program);
                     return;
+                }
+                if is_shell_hook(&script) {
+                    return self.push("");
                 }
                 // `$((1 + 1))` is a sum.
                 if !script.starts_with('(') {
@@ -622,6 +627,13 @@ impl<'a> Reader<'a> {
 fn is_shell_option(words: &[String], at: usize) -> bool {
     let is_flag = |word: &String| word.starts_with(['-', '+']) && word != "--";
     is_flag(&words[at]) || at > 0 && is_flag(&words[at - 1]) && words[at - 1].ends_with('o')
+}
+
+/// Whether what a command prints only sets up a shell that reads it: `eval "$(conda shell.bash hook)"`.
+fn is_shell_hook(script: &str) -> bool {
+    let mut words = script.split_whitespace();
+    words.next().is_some_and(|program| HOOKS.contains(&program.rsplit('/').next().unwrap_or(program)))
+        && words.any(|word| matches!(word, "hook" | "init"))
 }
 
 /// `torchrun` of `$(which torchrun)`.
