@@ -155,24 +155,33 @@ pub fn check(spec: &JobSpec, call: &LauncherCall) -> Vec<FlagProblem> {
             ),
         );
     }
-    // Several processes may share a device, or use none.
-    if let Some((flag, locals)) = given(known.locals)
-        && devices > 0
-        && locals > devices
-    {
-        add(
-            false,
-            format!(
-                "`--{flag} {locals}` of {name}: a task has {}; leave it out, or ask for --gpus {locals}",
-                count(devices, "device")
-            ),
-        );
+    if let Some((flag, locals)) = given(known.locals) {
+        // Several processes may share a device, or use none.
+        if devices > 0 && locals > devices {
+            add(
+                false,
+                format!(
+                    "`--{flag} {locals}` of {name}: a task has {}; leave it out, or ask for --gpus {locals}",
+                    count(devices, "device")
+                ),
+            );
+        } else if tasks.checked_mul(locals).is_none() {
+            add(
+                true,
+                format!(
+                    "`--{flag} {locals}` of {name}: {} of {locals} processes each are more than {}; use fewer",
+                    count(tasks, "task"),
+                    u32::MAX
+                ),
+            );
+        }
     }
+    let in_all = tasks.saturating_mul(devices);
     if let Some((flag, world)) = given(known.world)
         && devices > 0
-        && world > tasks * devices
+        && world > in_all
     {
-        let all = count(tasks * devices, "device");
+        let all = count(in_all, "device");
         add(
             false,
             format!("`--{flag} {world}` of {name}: the job has {all} in all; leave it out, or ask for more"),
@@ -291,8 +300,10 @@ mod tests {
             let spec = spec(json!({"command": script, "nodes": 2}));
             assert_eq!(warnings(&spec).len(), 1, "{script}");
         }
-        let certain = spec(json!({"command": "cd . && torchrun --nnodes=4 t.py", "nodes": 2}));
-        assert_eq!(crate::check(&certain).len(), 1);
+        for certain in ["cd . && torchrun --nnodes=4 t.py", "composer -n 4000000000 t.py"] {
+            let spec = spec(json!({"command": certain, "nodes": 2}));
+            assert_eq!(crate::check(&spec).len(), 1, "{certain}");
+        }
     }
 
     #[test]
@@ -332,6 +343,7 @@ mod tests {
             ("torchrun --nnodes 1 --node_rank 0 t.py", 1, 0),
             ("deepspeed --num_nodes 1 --num_gpus 1 t.py", 2, 8),
             ("python t.py --nnodes 7", 2, 0),
+            ("composer --world_size 4294967295 t.py", 100_000, 65_536),
         ] {
             assert_eq!(problems(command, nodes, devices), [""; 0], "{command}");
         }

@@ -129,7 +129,7 @@ fn composer(plan: &Plan, argv: &[String], place: &Place) -> Vec<String> {
         launch.add("--nproc", &[], plan.processes);
     }
     launch
-        .add("--world_size", &[], plan.nodes * plan.launched)
+        .add("--world_size", &[], u64::from(plan.nodes) * u64::from(plan.launched))
         .add("--node_rank", &[], &place.rank)
         .add("--master_addr", &[], &place.address)
         .add("--master_port", &[], &place.port);

@@ -275,6 +275,11 @@ fn launchers_that_call_torchrun_are_told_of_the_gang() {
             Launcher::Composer,
             "composer --world_size 2 --node_rank 0 --master_addr 10.0.0.1 --master_port 10000 -n 1 t.py",
         ),
+        (
+            "composer -n 4000000000 t.py",
+            Launcher::Composer,
+            "composer --world_size 8000000000 --node_rank 0 --master_addr 10.0.0.1 --master_port 10000 -n 4000000000 t.py",
+        ),
         ("axolotl train x.yml", Launcher::Accelerate, "axolotl train x.yml"),
         ("llamafactory-cli train x.yml", Launcher::Torchrun, "llamafactory-cli train x.yml"),
     ] {

@@ -7,7 +7,7 @@
 use muster_model::spec::Command;
 
 use super::follow::{candidates, is_for_shell, joined};
-use super::step::{Behind, RUN_TRAIN, SHELLS, Step, base, behind_wrappers, is_script, program};
+use super::step::{Behind, RUN_TRAIN, SHELLS, Step, base, behind_wrappers, env_options, is_script, program};
 use super::word::{HOLE, assignment, is_hole, script_commands};
 use super::{Code, Launcher};
 
@@ -288,10 +288,7 @@ fn hides_variables<'a>(wrappers: &[&'a str]) -> Option<&'a str> {
         let behind = &wrappers[at + 1..];
         let hides = match base(word) {
             "sudo" => !behind.iter().any(|word| keeps_variables(word)),
-            "env" => behind
-                .iter()
-                .take_while(|word| word.starts_with('-'))
-                .any(|word| matches!(*word, "-" | "-i" | "--ignore-environment")),
+            "env" => env_options(behind).any(|option| matches!(option, "-" | "-i" | "--ignore-environment")),
             _ => false,
         };
         hides.then_some(*word)

@@ -43,6 +43,7 @@ const fn runner(name: &'static str, verb: &'static str, valued: &'static [&'stat
 }
 
 const CONDA: &[&str] = &["-n", "--name", "-p", "--prefix", "--cwd"];
+const ENV: &[&str] = &["-u", "--unset", "-C", "--chdir"];
 const UV: &[&str] = &[
     "--with",
     "--with-requirements",
@@ -75,7 +76,7 @@ const WRAPPERS: &[Wrapper] = &[
     wrapper("time", &["-f", "--format", "-o", "--output"]),
     wrapper("nice", &["-n", "--adjustment"]),
     wrapper("ionice", &["-c", "--class", "-n", "--classdata"]),
-    wrapper("env", &["-u", "--unset", "-C", "--chdir"]),
+    wrapper("env", ENV),
     wrapper("stdbuf", &["-i", "--input", "-o", "--output", "-e", "--error"]),
     wrapper("unbuffer", &[]),
     wrapper(
@@ -231,6 +232,8 @@ fn inner(name: &str, words: &[&str]) -> Option<Inner> {
         return Some(Inner::Module((*words.get(at + option + 1)?).to_owned()));
     }
     at += behind;
+    // `env - A=1 x` is `env -i A=1 x`.
+    at += usize::from(name == "env" && words.get(at) == Some(&"-"));
     at += wrapper.words;
     // `taskset -c 0-3 x` has its list where a mask would be; a wrapper with nothing behind it runs nothing.
     (at < words.len()).then_some(Inner::Words(at))
@@ -249,14 +252,26 @@ fn options(words: &[&str], valued: &[&str]) -> usize {
     at.min(words.len())
 }
 
+/// The options of `env`, of the words behind it, without the values that some have.
+pub(super) fn env_options<'a>(words: &[&'a str]) -> impl Iterator<Item = &'a str> {
+    let mut rest = words.iter().copied();
+    std::iter::from_fn(move || {
+        let option = rest.next().filter(|word| word.starts_with('-'))?;
+        if ENV.contains(&option) {
+            rest.next();
+        }
+        Some(option)
+    })
+}
+
 /// `env -S 'A=b program'`.
 fn env_script(name: &str, words: &[&str]) -> Option<String> {
     if name != "env" {
         return None;
     }
-    let at = words.iter().position(|word| matches!(*word, "-S" | "--split-string"))?;
-    let is_option = words[1..at].iter().all(|word| word.starts_with('-') || assignment(word).is_some());
-    is_option.then(|| words[at + 1..].join(" "))
+    let splits = |word: &str| matches!(word, "-S" | "--split-string");
+    let at = words.iter().position(|word| splits(word))?;
+    env_options(&words[1..]).any(splits).then(|| words[at + 1..].join(" "))
 }
 
 /// What a program is, given its words.
