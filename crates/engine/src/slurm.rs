@@ -121,6 +121,15 @@ struct Memory {
     failed_nodes: BTreeMap<AttemptId, String>,
 }
 
+impl Memory {
+    /// Forgets what it keeps for the next look at attempts that nobody asks about any more: they are over.
+    fn forget_unasked(&mut self, keys: &[Key]) {
+        let asked: BTreeSet<&AttemptId> = keys.iter().filter_map(|key| gang_of(key).ok()).collect();
+        self.given_up.retain(|attempt| asked.contains(attempt));
+        self.failed_nodes.retain(|attempt, _| asked.contains(attempt));
+    }
+}
+
 /// Whom jobs run as. Where the login names nobody, the SSH configuration does.
 fn submitter(options: &Options) -> Accounts {
     let named = options.user.clone();
@@ -493,6 +502,7 @@ impl Engine for Slurm {
         known.extend(self.of_the_past(&gate, missing).await?);
         self.name_time_limits(&gate, keys, &mut known).await;
         self.name_failed_nodes(&gate, &mut known).await;
+        self.memory().forget_unasked(keys);
         let observed = |key| gang_of(key).ok().and_then(|attempt| known.get(attempt).cloned());
         Ok(keys.iter().map(|key| observed(key).unwrap_or_else(|| Status::Gone.into())).collect())
     }
@@ -526,5 +536,23 @@ impl Engine for Slurm {
         let attempt = gang_of(key)?;
         let gate = self.way.gate().await?;
         gate.ask(&Ask::Salvage { attempt: attempt.clone() }).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_an_attempt_goes_with_the_last_question_about_it() {
+        let attempt = |number| AttemptId { job: JobId::from_random(1), number };
+        let mut memory = Memory::default();
+        for number in 1..=3 {
+            memory.failed_nodes.insert(attempt(number), "n1".into());
+            memory.given_up.insert(attempt(number));
+        }
+        memory.forget_unasked(&[Key::Gang { attempt: attempt(2), place: String::new() }]);
+        assert_eq!(memory.failed_nodes.into_keys().collect::<Vec<_>>(), [attempt(2)]);
+        assert_eq!(memory.given_up.into_iter().collect::<Vec<_>>(), [attempt(2)]);
     }
 }
