@@ -126,31 +126,14 @@ pub(crate) async fn all_or_none(session: &Session, job: &JobDetail) -> Result<()
 
 /// Parks a group; one that is parked already is left as it is.
 pub(crate) async fn suspend(session: &Session, id: &str) -> Result<JobSummary, Error> {
-    session
-        .call(async |client| match client.suspend_job(id).await {
-            Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
-                let summary = client.job(id).await?.summary;
-                let done = matches!(summary.state, State::Suspended | State::Stopping);
-                if done { Ok(summary) } else { Err(error) }
-            }
-            other => other,
-        })
-        .await
+    session.call(async |client| client.suspend_job(id).await).await
 }
 
 /// Brings a group back; one that is there already is left as it is, and one that is being parked is waited for. Machines
 /// that are not there, of a group that is, are [started](start_rest) one by one.
 pub(crate) async fn resume(session: &Session, id: &str) -> Result<JobSummary, Error> {
     until(session, id, |state| state != State::Stopping).await?;
-    session
-        .call(async |client| match client.resume_job(id).await {
-            Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
-                let summary = client.job(id).await?.summary;
-                if summary.state.is_terminal() { Err(error) } else { Ok(summary) }
-            }
-            other => other,
-        })
-        .await
+    session.call(async |client| client.resume_job(id).await).await
 }
 
 /// Starts those machines of a group that do not run, and waits for them. Every one is tried, and the first failure told.

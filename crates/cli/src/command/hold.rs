@@ -28,7 +28,6 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let hold = async |client: &Client, job: &str| client.hold_job(job).await;
-    // One that is held may be held again.
-    let jobs = state::change(&session, &args.jobs, hold, |_| false).await?;
+    let jobs = state::change(&session, &args.jobs, hold).await?;
     state::say(&jobs, args.json)
 }

@@ -35,7 +35,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let change = ChangeJob { priority: Some(args.priority) };
     let reprioritise = async |client: &Client, job: &str| client.change_job(job, &change).await;
-    let jobs = state::change(&session, &args.jobs, reprioritise, |_| false).await?;
+    let jobs = state::change(&session, &args.jobs, reprioritise).await?;
     if args.json {
         return state::say(&jobs, true);
     }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use muster_api::client::Client;
-use muster_api::model::State;
 
 use super::{Jobs, state};
 use crate::error::Error;
@@ -27,6 +26,6 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let release = async |client: &Client, job: &str| client.release_job(job).await;
-    let jobs = state::change(&session, &args.jobs, release, |state| state != State::Suspended).await?;
+    let jobs = state::change(&session, &args.jobs, release).await?;
     state::say(&jobs, args.json)
 }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use muster_api::client::Client;
-use muster_api::model::State;
 
 use super::{Jobs, state};
 use crate::error::Error;
@@ -29,7 +28,6 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let resume = async |client: &Client, job: &str| client.resume_job(job).await;
-    let is_done = |state| !matches!(state, State::Stopping | State::Suspended);
-    let jobs = state::change(&session, &args.jobs, resume, is_done).await?;
+    let jobs = state::change(&session, &args.jobs, resume).await?;
     state::say(&jobs, args.json)
 }

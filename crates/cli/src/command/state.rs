@@ -1,10 +1,8 @@
 //! How a job's state looks, the same in every command.
 
-use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_api::Code;
 use muster_api::client::{Client, Error as ClientError};
 use muster_api::model::State;
 use muster_api::view::JobSummary;
@@ -57,46 +55,17 @@ pub(crate) async fn find(session: &Session, jobs: &Jobs) -> Result<Vec<String>, 
     Ok(found)
 }
 
-/// Changes each of these jobs, one after the other. A request whose reply was lost is repeated; where a job then refuses the
-/// change, `is_done` says whether the first request was carried out.
-pub(crate) async fn change<F>(
-    session: &Session,
-    jobs: &Jobs,
-    change: F,
-    is_done: fn(State) -> bool,
-) -> Result<Vec<JobSummary>, Error>
+/// Changes each of these jobs, one after the other. Where the answer was lost the request is repeated: a server does once what it
+/// is asked twice.
+pub(crate) async fn change<F>(session: &Session, jobs: &Jobs, change: F) -> Result<Vec<JobSummary>, Error>
 where
     F: AsyncFn(&Client, &str) -> Result<JobSummary, ClientError>,
 {
     let mut changed = Vec::new();
     for job in find(session, jobs).await? {
-        changed.push(change_one(session, &job, &change, is_done).await?);
+        changed.push(session.call(async |client| change(client, &job).await).await?);
     }
     Ok(changed)
-}
-
-async fn change_one<F>(
-    session: &Session,
-    job: &str,
-    change: &F,
-    is_done: fn(State) -> bool,
-) -> Result<JobSummary, Error>
-where
-    F: AsyncFn(&Client, &str) -> Result<JobSummary, ClientError>,
-{
-    let is_repeated = Cell::new(false);
-    let change = async |client: &Client| match change(client, job).await {
-        Err(error) if is_repeated.get() && error.code() == Some(Code::InvalidState) => {
-            let now = client.job(job).await?.summary;
-            if is_done(now.state) { Ok(now) } else { Err(error) }
-        }
-        Err(error) => {
-            is_repeated.set(true);
-            Err(error)
-        }
-        changed => changed,
-    };
-    session.call(change).await
 }
 
 /// What a command that changed jobs says at its end: each of them on a line, or all of them as JSON.
@@ -122,75 +91,4 @@ pub(crate) fn run_time(job: &JobSummary, now: muster_api::model::Timestamp) -> S
 /// `2 tasks`, `1 task`.
 pub(crate) fn tasks(count: u32) -> String {
     if count == 1 { "1 task".into() } else { format!("{count} tasks") }
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_api::client::Endpoint;
-    use muster_api::model::JobSpec;
-    use muster_api::problem::Problem;
-    use serde_json::{Value, json};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{UnixListener, UnixStream};
-    use tokio::task::JoinSet;
-
-    use super::*;
-    use crate::place::{By, Named};
-
-    async fn request(stream: &mut UnixStream) -> String {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap());
-        }
-        String::from_utf8(head).unwrap()
-    }
-
-    async fn reply(stream: &mut UnixStream, status: &str, body: &str) {
-        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-    }
-
-    fn job(state: State) -> Value {
-        let spec = JobSpec::from_value(json!({"command": ["true"]})).unwrap();
-        json!({"id": "job_0123456789", "name": "x", "state": state, "reason": null, "message": null, "nodes": 1,
-            "gpus": null, "command": "true", "on": "local", "owner": "me", "attempt": 1, "exit_code": null,
-            "submitted_at": "2026-01-01T00:00:00Z", "started_at": null, "ended_at": null,
-            "spec": spec, "bundle": null, "source": null, "failed_rank": null, "attempts": []})
-    }
-
-    /// Suspends a job of a server that refuses it and shows it in a state; before that, it may take a request and die.
-    async fn suspend(loses_one: bool, shows: State) -> Result<JobSummary, Error> {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("server.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let mut server: JoinSet<()> = JoinSet::new();
-        server.spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            if loses_one {
-                request(&mut stream).await;
-                drop(stream);
-                stream = listener.accept().await.unwrap().0;
-            }
-            assert!(request(&mut stream).await.starts_with("POST /api/v1/jobs/x/suspend "));
-            let problem = Problem::new(Code::InvalidState, "the job is suspended");
-            reply(&mut stream, "409 Conflict", &serde_json::to_string(&problem).unwrap()).await;
-            request(&mut stream).await;
-            reply(&mut stream, "200 OK", &job(shows).to_string()).await;
-            std::future::pending().await
-        });
-        let named = Named { endpoint: Endpoint::unix(&socket), by: By::Flag };
-        let session = Session::named(&named).await?;
-        let done = |state| matches!(state, State::Suspended | State::Stopping);
-        change_one(&session, "x", &async |client: &Client, job: &str| client.suspend_job(job).await, done)
-            .await
-    }
-
-    #[tokio::test]
-    async fn a_change_whose_reply_was_lost_is_done_and_not_refused() {
-        assert_eq!(suspend(true, State::Suspended).await.unwrap().state, State::Suspended);
-        let refused = suspend(true, State::Succeeded).await.unwrap_err();
-        assert_eq!(refused.code(), "invalid_state");
-        let refused = suspend(false, State::Suspended).await.unwrap_err();
-        assert_eq!(refused.code(), "invalid_state", "nothing was lost: it was suspended before");
-    }
 }

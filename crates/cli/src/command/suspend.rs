@@ -34,8 +34,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let suspend = async |client: &Client, job: &str| client.suspend_job(job).await;
-    let is_done = |state| matches!(state, State::Stopping | State::Suspended);
-    let mut jobs = state::change(&session, &args.jobs, suspend, is_done).await?;
+    let mut jobs = state::change(&session, &args.jobs, suspend).await?;
     if !args.no_wait {
         for job in &mut jobs {
             *job = until(&session, job.id.as_str(), |state| state == State::Suspended).await?;

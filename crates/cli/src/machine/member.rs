@@ -126,52 +126,26 @@ pub(crate) fn reachable(job: &JobDetail) -> Vec<u32> {
 
 /// Parks one machine; one that is parked already is left as it is.
 pub(crate) async fn suspend_one(session: &Session, id: &str, rank: u32) -> Result<JobSummary, Error> {
-    let done = |state| matches!(state, State::Suspended | State::Stopping);
-    session
-        .call(async |client| {
-            let asked = client.suspend_task(id, rank).await;
-            unless_so(client, asked, id, rank, done).await
-        })
-        .await
+    session.call(async |client| client.suspend_task(id, rank).await).await
 }
 
 /// Starts one machine anew; one that is there already is left as it is, and one that is being parked is waited for.
 pub(crate) async fn resume_one(session: &Session, id: &str, rank: u32) -> Result<JobSummary, Error> {
     until_one(session, id, rank, |state| state != State::Stopping).await?;
-    let done = |state| matches!(state, State::Running | State::Starting);
-    session
-        .call(async |client| {
-            let asked = client.resume_task(id, rank).await;
-            unless_so(client, asked, id, rank, done).await
-        })
-        .await
+    session.call(async |client| client.resume_task(id, rank).await).await
 }
 
-/// Ends one machine for good.
+/// Ends one machine for good. Nothing is asked of a group that is over with the last of them.
 pub(crate) async fn kill_one(session: &Session, id: &str, rank: u32) -> Result<JobSummary, Error> {
     session
-        .call(async |client| {
-            let asked = client.stop_task(id, rank).await;
-            unless_so(client, asked, id, rank, State::is_terminal).await
+        .call(async |client| match client.stop_task(id, rank).await {
+            Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
+                let job = client.job(id).await?;
+                if Member::of(&job, rank).state.is_terminal() { Ok(job.summary) } else { Err(error) }
+            }
+            stopped => stopped,
         })
         .await
-}
-
-/// A refusal of what is so already is none.
-async fn unless_so(
-    client: &client::Client,
-    asked: Result<JobSummary, client::Error>,
-    id: &str,
-    rank: u32,
-    done: impl Fn(State) -> bool,
-) -> Result<JobSummary, client::Error> {
-    match asked {
-        Err(error) if error.code() == Some(muster_api::Code::InvalidState) => {
-            let job = client.job(id).await?;
-            if done(Member::of(&job, rank).state) { Ok(job.summary) } else { Err(error) }
-        }
-        other => other,
-    }
 }
 
 /// Waits until a machine is in a state that will do, or its job is over.

@@ -83,20 +83,22 @@ impl Job {
         match self.state {
             _ if !self.policy.independent || self.array.is_some() => Err(Invalid::Together),
             State::Starting | State::Running | State::Suspended => {
-                let mut applied = self.part_with(rank, parting)?;
-                applied.touched.push(rank);
+                let applied = self.part_with(rank, parting)?;
                 self.blame();
                 if self.state == State::Suspended {
                     self.settle(false, now);
                 }
                 Ok(applied)
             }
+            // All of them are parked, this one too.
+            State::Stopping if self.parting() == Some(parting) => Ok(Applied::default()),
             State::Queued | State::Stopping | State::Succeeded | State::Failed | State::Stopped => {
                 self.refuse()
             }
         }
     }
 
+    /// Asks a member to end, or has one that is over be gone for good. One that is so already is left as it is.
     fn part_with(&mut self, rank: u32, parting: Parting) -> Result<Applied, Invalid> {
         let task = self.tasks.get_mut(rank as usize).ok_or(Invalid::UnknownRank { rank })?;
         let standing = task.standing();
@@ -107,16 +109,18 @@ impl Job {
             }
             (Standing::Live | Standing::Ending, _) => {
                 task.parting = Some(parting);
-                Ok(Applied::effect(Effect::Stop { ranks: vec![rank], grace: None }))
+                let stop = Effect::Stop { ranks: vec![rank], grace: None };
+                Ok(Applied { touched: vec![rank], ..Applied::effect(stop) })
             }
             (Standing::Suspended | Standing::Over, Parting::Stop) => {
                 task.parting = None;
                 task.part(Some(parting));
+                Ok(Applied { touched: vec![rank], ..Applied::default() })
+            }
+            (Standing::Suspended, Parting::Suspend) | (Standing::Killed, Parting::Stop) => {
                 Ok(Applied::default())
             }
-            (Standing::Killed, _) | (Standing::Suspended | Standing::Over, Parting::Suspend) => {
-                Err(Invalid::Task { rank, standing })
-            }
+            (Standing::Killed | Standing::Over, Parting::Suspend) => Err(Invalid::Task { rank, standing }),
         }
     }
 

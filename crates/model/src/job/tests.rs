@@ -191,30 +191,30 @@ fn every_event(job: &Job) -> Vec<Event> {
 /// What each event makes of a gang of two in each state; `handed` is queued, elsewhere. `no` is refused for the state,
 /// `stale` as overtaken, `one` since its tasks are not each on their own.
 const TABLE: &str = "
-           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0  start0  giveup
-queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   one       one    one     failed
-handed     no        no        queued    starting  starting  starting  stopping  stopping  stopping  stopping   no      no      queued   one       one    one     no
-starting   no        no        starting  starting  starting  starting  stopping  stopping  stopping  stopping   no      no      no       one       one    one     no
-running    no        no        running   stale     stale     running   stopping  stopping  stopping  stopping   no      no      no       one       one    one     no
-stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       one       one    one     no
-succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one     no
-failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one     no
-stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       one       one    one     no
-suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       one       one    one     failed
+           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume    hold    release  suspend0  kill0  start0  giveup
+queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  queued    queued  queued   one       one    one     failed
+handed     no        no        queued    starting  starting  starting  stopping  stopping  stopping  stopping   queued    no      queued   one       one    one     no
+starting   no        no        starting  starting  starting  starting  stopping  stopping  stopping  stopping   starting  no      starting one       one    one     no
+running    no        no        running   stale     stale     running   stopping  stopping  stopping  stopping   running   no      running  one       one    one     no
+stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no        no      no       one       one    one     no
+succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no        no      no       one       one    one     no
+failed     no        no        stale     stale     stale     stale     stale     no        no        no         no        no      no       one       one    one     no
+stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no        no      no       one       one    one     no
+suspended  no        no        stale     stale     stale     stale     stale     stopped   no        suspended  queued    no      no       one       one    one     failed
 ";
 
 /// The same of two machines; `task` is refused for how the task is.
 const MACHINES: &str = "
-           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume  hold    release  suspend0  kill0      start0  giveup
-queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  no      queued  queued   no        no         no      failed
-handed     no        no        queued    starting  starting  starting  starting  stopping  stopping  stopping   no      no      queued   no        no         no      no
-starting   no        no        starting  starting  starting  starting  starting  stopping  stopping  stopping   no      no      no       starting  starting   task    no
-running    no        no        running   stale     stale     running   running   stopping  stopping  stopping   no      no      no       running   running    task    no
-stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no      no      no       no        no         no      no
-succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no      no
-failed     no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no      no
-stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no      no      no       no        no         no      no
-suspended  no        no        stale     stale     stale     stale     stale     stopped   no        no         queued  no      no       task      suspended  starting  failed
+           admit     handover  seated    ready     started   ended     failed    stop      preempt   suspend    resume    hold    release  suspend0  kill0      start0  giveup
+queued     starting  queued    stale     stale     stale     stale     stale     stopped   no        suspended  queued    queued  queued   no        no         no      failed
+handed     no        no        queued    starting  starting  starting  starting  stopping  stopping  stopping   queued    no      queued   no        no         no      no
+starting   no        no        starting  starting  starting  starting  starting  stopping  stopping  stopping   starting  no      starting starting  starting   task    no
+running    no        no        running   stale     stale     running   running   stopping  stopping  stopping   running   no      running  running   running    task    no
+stopping   no        no        stopping  stale     stale     stopping  stopping  stopping  no        no         no        no      no       no        stopping   no      no
+succeeded  no        no        stale     stale     stale     stale     stale     no        no        no         no        no      no       no        no         no      no
+failed     no        no        stale     stale     stale     stale     stale     no        no        no         no        no      no       no        no         no      no
+stopped    no        no        stale     stale     stale     stale     stale     no        no        no         no        no      no       no        no         no      no
+suspended  no        no        stale     stale     stale     stale     stale     stopped   no        suspended  queued    no      no       suspended suspended  starting  failed
 ";
 
 #[test]
@@ -421,6 +421,20 @@ fn a_suspended_job_comes_back_as_a_new_attempt() {
     run(&mut job, [Event::Resume]);
     start(&mut job);
     assert_eq!((job.attempt, job.reason), (2, None));
+}
+
+#[test]
+fn a_wish_that_is_asked_for_twice_is_done_once() {
+    let mut job = in_state(State::Running);
+    run(&mut job, [Event::Suspend]);
+    assert_eq!(run(&mut job, [Event::Suspend]), [], "nobody is told again");
+    end_all(&mut job, None);
+    assert_eq!(run(&mut job, [Event::Suspend]), []);
+    assert_eq!((job.state, &job.reason), (State::Suspended, &Some(Reason::Suspended)));
+    run(&mut job, [Event::Resume, Event::Resume]);
+    start(&mut job);
+    assert_eq!(run(&mut job, [Event::Resume, Event::Release]), []);
+    assert_eq!((job.state, job.attempt), (State::Running, 2));
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! What people, and the scheduler, want of a whole job: that it ends, makes room, is parked, held, or given up.
+//!
+//! A wish that is fulfilled already is no error: a client that lost the answer repeats its request.
 
 use std::time::Duration;
 
@@ -60,9 +62,9 @@ impl Job {
                 self.ending = Some(Ending::Suspend);
                 Ok(Applied::default())
             }
-            State::Stopping | State::Succeeded | State::Failed | State::Stopped | State::Suspended => {
-                self.refuse()
-            }
+            State::Stopping if self.ending == Some(Ending::Suspend) => Ok(Applied::default()),
+            State::Suspended => Ok(Applied::default()),
+            State::Stopping | State::Succeeded | State::Failed | State::Stopped => self.refuse(),
         }
     }
 
@@ -75,13 +77,8 @@ impl Job {
                 self.eligible_at = None;
                 Ok(Applied::default())
             }
-            State::Queued
-            | State::Starting
-            | State::Running
-            | State::Stopping
-            | State::Succeeded
-            | State::Failed
-            | State::Stopped => self.refuse(),
+            State::Queued | State::Starting | State::Running => Ok(Applied::default()),
+            State::Stopping | State::Succeeded | State::Failed | State::Stopped => self.refuse(),
         }
     }
 
@@ -110,6 +107,7 @@ impl Job {
                 self.hold = hold;
                 Ok(Applied::default())
             }
+            State::Starting | State::Running if !hold => Ok(Applied::default()),
             State::Starting
             | State::Running
             | State::Stopping

@@ -69,7 +69,7 @@ impl Core {
         if live.job.state != state || (was_under_way && live.job.is_waiting()) {
             self.record_move(&live, state, batch, now);
         }
-        if let Some((kind, rank)) = member {
+        if let Some((kind, rank)) = member.filter(|(_, rank)| applied.touched.contains(rank)) {
             let node = self.name_of(&live.job.tasks[rank as usize].placement.node);
             let body = json!({ "rank": rank, "node": node });
             batch.event(id, live.job.attempt_of(rank).number, now, kind, body);
@@ -188,7 +188,8 @@ impl Core {
             _ => None,
         };
         let done = self.apply(id, event, batch, now).map_err(|invalid| refusal(&invalid, wish));
-        if let Some(word) = word.filter(|_| done.is_ok()) {
+        let has_changed = self.jobs.get(id).is_some_and(|live| live.job.is_held() != is_held);
+        if let Some(word) = word.filter(|_| has_changed) {
             batch.event(id, 0, now, word, json!({}));
             self.dirty = true;
         }
@@ -465,7 +466,7 @@ fn wish(event: &Event) -> &'static str {
         Event::Suspend => "; one that waits or runs can be suspended",
         Event::Resume => "; only one that is suspended can be resumed",
         Event::Hold => "; one that waits can be held, one that runs can be suspended: `muster suspend`",
-        Event::Release => "; only one that waits can be let go",
+        Event::Release => "; only one that is held can be released",
         Event::Admit { .. }
         | Event::HandOver { .. }
         | Event::TaskSeated { .. }

@@ -28,6 +28,8 @@ impl Core {
         let event = match wish {
             Wish::Suspend => Ok(Event::StopTask { rank, parting: Parting::Suspend }),
             Wish::Stop => Ok(Event::StopTask { rank, parting: Parting::Stop }),
+            // A client that lost the answer asks again.
+            Wish::Resume if self.is_live(&id, rank) => return batch.answer(reply, Ok(())),
             Wish::Resume => match self.check_start(&id, rank) {
                 // One write holds one attempt of a rank: one that ended in this batch starts in the next.
                 Ok(()) if batch.jobs.get(&id).is_some_and(|touched| touched.ranks.contains(&rank)) => {
@@ -42,6 +44,12 @@ impl Core {
         let apply = |event| self.apply(&id, event, batch, now).map_err(|invalid| refusal(&invalid, ""));
         let done = event.and_then(apply);
         batch.answer(reply, done);
+    }
+
+    /// Whether a member starts or runs already, in a group that goes on.
+    fn is_live(&self, id: &JobId, rank: u32) -> bool {
+        let checked = self.jobs.get(id).map(|live| live.job.check_start(rank));
+        matches!(checked, Some(Err(Invalid::Task { standing: Standing::Live, .. })))
     }
 
     /// Whether a task could start if there were room for it: asked first, since who cannot start needs no room.
