@@ -43,6 +43,8 @@ pub struct Gang<'a> {
     pub workspace: String,
     /// What was asked for, settled: see [`settle`].
     pub spec: &'a JobSpec,
+    /// Whether its nodes are of the machine or site that it was submitted on, and have the submitter's directories.
+    pub shares_directories: bool,
     /// The members, by rank. Never empty.
     pub members: Vec<Member>,
 }

@@ -42,6 +42,7 @@ pub(crate) fn gang(spec: &JobSpec) -> Gang<'_> {
         job_name: "bert".into(),
         workspace: "vision".into(),
         spec,
+        shares_directories: true,
         members: (0..spec.nodes).map(member).collect(),
     }
 }

@@ -192,9 +192,11 @@ fn words(gang: &Gang, batch: &Batch) -> Vec<String> {
     if batch.append {
         words.push("--append".into());
     }
-    // The nodes of a cluster see the directory that the script was submitted from, as those of `sbatch` do.
-    if let (Target::Slurm(_), Some(workdir), false) = (&gang.spec.on, &gang.spec.workdir, words.is_empty()) {
-        words.push(format!("--folder={workdir}"));
+    // As with `sbatch`, where the cluster has the directory that the script was submitted from. A directory of that name on a
+    // cluster elsewhere is another one.
+    let folder = gang.spec.workdir.as_ref().filter(|_| gang.shares_directories && !words.is_empty());
+    if let (Target::Slurm(_), Some(folder)) = (&gang.spec.on, folder) {
+        words.push(format!("--folder={folder}"));
     }
     if let (Some(notice), Some(timeout)) = (batch.signal.as_deref().and_then(Notice::read), gang.spec.timeout)
     {

@@ -101,6 +101,24 @@ fn what_each_face_gives() {
     }
 }
 
+#[test]
+fn outputs_of_a_batch_script_go_to_its_folder_only_where_the_cluster_has_it() {
+    let run = |on: &str, shares_directories| {
+        let spec = spec(json!({"on": on, "workdir": "/home/ann/code", "command": ["job.sh"],
+            "batch": {"script": "#!/bin/sh\n", "output": "out/%j.txt"}}));
+        let gang = Gang { shares_directories, ..gang(&spec) };
+        let Work::Run(processes) = parts(&gang).remove(0).work else { panic!("it is run") };
+        processes[0].argv.join(" ")
+    };
+    assert_eq!(
+        run("slurm/gpu", true),
+        "muster-batch --output=out/%j.txt --folder=/home/ann/code -- /muster/slurm_script"
+    );
+    let elsewhere = "muster-batch --output=out/%j.txt -- /muster/slurm_script";
+    assert_eq!(run("slurm/gpu", false), elsewhere, "the login node is reached over SSH");
+    assert_eq!(run("local", true), elsewhere);
+}
+
 /// A command of a seed runs on this gang: what it expects is there.
 #[test]
 fn the_horovod_line_of_seed_002_has_all_it_names() {

@@ -346,7 +346,14 @@ impl Core {
             job_name: live.name.clone(),
             workspace: live.spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()),
             spec: &live.spec,
+            shares_directories: self.shares_directories(live.target()),
         })
+    }
+
+    /// Whether a directory of the submitter's is the same one on the nodes of a target.
+    pub(super) fn shares_directories(&self, target: &Target) -> bool {
+        let engine = self.parts.engines.get(target.engine());
+        engine.is_some_and(|engine| engine.capabilities().in_place)
     }
 
     pub(super) fn member(&self, task: &Task) -> Option<Member> {

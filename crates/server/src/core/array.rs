@@ -198,6 +198,7 @@ impl Core {
             job_name: live.name.clone(),
             workspace: workspace_of(&live.spec).to_owned(),
             spec: &live.spec,
+            shares_directories: self.shares_directories(live.target()),
         };
         let part = Parts::of(&gang).part(0);
         let peers = self.peers(live, &gang);

@@ -1,6 +1,7 @@
 //! Jobs at somebody else's scheduler, turn by turn: what the core says to the delegate, what it hears, and what agents say.
 
 use muster_engine::{Observed, Status, TimeLimit, Verdict, Wait};
+use muster_model::launch::Work;
 use muster_model::node::{Device, Vendor};
 use muster_model::reason::TimeLimitSource;
 use muster_model::{Reason, TaskPhase};
@@ -127,6 +128,21 @@ fn over(task: &TaskId, failure: Option<Reason>) -> TaskReport {
         address: Some(address(1)),
     };
     TaskReport { task: task.clone(), phase }
+}
+
+#[test]
+fn outputs_of_a_script_are_not_written_to_a_folder_of_a_cluster_elsewhere() {
+    let mut fixture = Fixture::new();
+    let job = fixture.submit(json!({ "command": ["job.sh"], "on": "slurm/gpu", "workdir": "/home/me/code",
+        "batch": { "script": "#!/bin/sh\n", "output": "out/x.txt" }, "faces": ["slurm"] }));
+    let first = task(&job, 1, 0);
+    fixture.hear(&first.attempt, News::Accepted { external: Some("17".into()) });
+    let mut agent = fixture.come(&first, Vec::new());
+    fixture.tell(&agent, ToServer::Ready { task: first, address: address(1) });
+    let said = all(&mut agent.messages);
+    let launched = said.iter().find_map(|m| if let ToAgent::Launch(l) = m { Some(l) } else { None }).unwrap();
+    let Work::Run(processes) = &launched.work else { panic!("{:?}", launched.work) };
+    assert_eq!(processes[0].argv, ["muster-batch", "--output=out/x.txt", "--", "/muster/slurm_script"]);
 }
 
 fn waiting(summary: &str) -> Status {
