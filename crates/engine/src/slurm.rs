@@ -476,7 +476,7 @@ impl Engine for Slurm {
         if !matches!(job.status(), Status::Waiting(_)) {
             return Err(change::not_waiting(&job.id));
         }
-        let words = change::scontrol(change, &job.id)?;
+        let words = change::scontrol(change, &job.id, &self.wishes)?;
         gate.run(words).await.map(drop).map_err(|error| change::failed(change, error))
     }
 

@@ -16,6 +16,8 @@ const MARGIN: Duration = Duration::from_secs(60);
 /// The longest name that Slurm's own lists are not made unreadable by.
 const NAME: usize = 100;
 const MIB: u64 = 1 << 20;
+/// What Slurm takes `--nice` for.
+const NICE: i64 = 100;
 
 /// What an operator wants of every job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +45,13 @@ impl Wishes {
         ];
         let named = named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
         named.chain(self.options.iter().cloned()).collect()
+    }
+
+    /// The `--nice` that every job has, whatever its own priority adds to it. Slurm takes one without a value for 100, and the
+    /// last one counts.
+    pub(super) fn nice(&self) -> Option<i64> {
+        let word = self.options.iter().rev().find(|word| option_name(word) == "--nice")?;
+        word.split_once('=').map_or(Some(NICE), |(_, value)| value.parse().ok())
     }
 }
 
@@ -222,15 +231,17 @@ pub(super) fn options(
     words.extend(time_limit(spec, max_time).map(|minutes| format!("--time={minutes}")));
     words.push(notice(spec));
     // Only an administrator may go before others.
-    words.extend(
-        DEFAULT_PRIORITY
-            .checked_sub(spec.priority)
-            .filter(|nice| *nice > 0)
-            .map(|nice| format!("--nice={nice}")),
-    );
+    let nice = DEFAULT_PRIORITY.checked_sub(spec.priority).filter(|nice| *nice > 0);
+    words.extend(nice.map(|nice| format!("--nice={nice}")));
     words.extend(user_options(spec).into_iter().map(|(_, option)| option));
     // The last word counts, and it is the operator's.
     words.extend(wishes.words());
+    words.extend(
+        wishes
+            .nice()
+            .zip(nice)
+            .map(|(wanted, nice)| format!("--nice={}", wanted.saturating_add(nice.into()))),
+    );
     words
 }
 
@@ -403,6 +414,20 @@ mod tests {
             let words = of(&[("priority", priority.into())], &Wishes::default());
             assert!(!words.iter().any(|word| word.starts_with("--nice")), "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_priority_is_added_to_the_operators_nice() {
+        let nice = |options: &[&str], priority: u32| {
+            let options = options.iter().map(|option| option.to_string()).collect();
+            let words = of(&[("priority", priority.into())], &Wishes { options, ..Wishes::default() });
+            words.into_iter().rfind(|word| word.starts_with("--nice"))
+        };
+        assert_eq!(nice(&["--nice=1000"], 400).unwrap(), "--nice=1100");
+        assert_eq!(nice(&["--nice=1000"], 500).unwrap(), "--nice=1000");
+        assert_eq!(nice(&["--nice=5", "--nice"], 490).unwrap(), "--nice=110");
+        assert_eq!(nice(&["--nice=-20"], 490).unwrap(), "--nice=-10");
+        assert_eq!(nice(&[], 500), None);
     }
 
     #[test]

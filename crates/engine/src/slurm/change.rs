@@ -2,17 +2,20 @@
 
 use muster_model::spec::DEFAULT_PRIORITY;
 
+use super::batch::Wishes;
 use super::refusal::{self, Kind};
 use crate::{Class, Error, GangChange};
 
-/// What `scontrol` is told. A user may hold and release their own jobs, and let other jobs go before them.
-pub(super) fn scontrol(change: GangChange, id: &str) -> Result<Vec<String>, Error> {
+/// What `scontrol` is told. A user may hold and release their own jobs, and let other jobs go before them; every job keeps the
+/// `--nice` that its operator wants of all.
+pub(super) fn scontrol(change: GangChange, id: &str, wishes: &Wishes) -> Result<Vec<String>, Error> {
     let words = match change {
         // The hold of an administrator is not the user's to release.
         GangChange::Hold => vec!["uhold".to_owned(), id.to_owned()],
         GangChange::Release => vec!["release".to_owned(), id.to_owned()],
         GangChange::Priority(priority) => {
-            let nice = DEFAULT_PRIORITY.checked_sub(priority).ok_or_else(too_high)?;
+            let own = DEFAULT_PRIORITY.checked_sub(priority).ok_or_else(too_high)?;
+            let nice = wishes.nice().unwrap_or(0).saturating_add(own.into());
             vec!["update".to_owned(), format!("jobid={id}"), format!("nice={nice}")]
         }
     };
@@ -57,13 +60,20 @@ mod tests {
 
     #[test]
     fn changes_are_what_a_user_may_tell_scontrol() {
-        let words = |change| scontrol(change, "17").map(|words| words.join(" ")).map_err(|error| error.what);
+        let said = |change, wishes: &Wishes| {
+            scontrol(change, "17", wishes).map(|words| words.join(" ")).map_err(|error| error.what)
+        };
+        let words = |change| said(change, &Wishes::default());
         assert_eq!(words(GangChange::Hold).unwrap(), "scontrol uhold 17");
         assert_eq!(words(GangChange::Release).unwrap(), "scontrol release 17");
         assert_eq!(words(GangChange::Priority(400)).unwrap(), "scontrol update jobid=17 nice=100");
         assert_eq!(words(GangChange::Priority(500)).unwrap(), "scontrol update jobid=17 nice=0");
         let refused = words(GangChange::Priority(501)).unwrap_err();
         assert!(refused.contains("500 is the highest"), "{refused}");
+        let wishes = Wishes { options: vec!["--nice=1000".into()], ..Wishes::default() };
+        let nice = |priority| said(GangChange::Priority(priority), &wishes).unwrap();
+        assert_eq!(nice(500), "scontrol update jobid=17 nice=1000", "the operator's stays");
+        assert_eq!(nice(400), "scontrol update jobid=17 nice=1100");
     }
 
     #[test]
