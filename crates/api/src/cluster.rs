@@ -15,6 +15,9 @@ pub struct ClusterView {
     /// The limits of its places for each job, where it has any: Slurm's partitions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<PlaceLimitsView>,
+    /// Why the limits are not known, where it answers otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits_error: Option<String>,
     /// Places whose machines cannot be shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<HiddenPlace>,

@@ -58,6 +58,14 @@ fn cluster_checks(cluster: &ClusterView) -> Vec<Check> {
         let detail = format!("answers, and has {} machines", cluster.nodes.len());
         checks.push(Check::ok(format!("engine {engine}"), detail));
     }
+    checks.extend(cluster.limits_error.iter().map(|error| {
+        let detail = format!("the limits of its partitions are not known: {error}");
+        Check::warning(
+            format!("limits of {engine}"),
+            detail,
+            "see that `scontrol show partition` works there",
+        )
+    }));
     let hidden = |place: &HiddenPlace| {
         Check::warning(place.on.clone(), format!("its machines cannot be seen: {}", place.why), remedy)
     };
@@ -320,6 +328,7 @@ mod tests {
             engine: "k8s".into(),
             nodes: Vec::new(),
             limits: Vec::new(),
+            limits_error: None,
             hidden,
             error: error.map(str::to_owned),
         };
@@ -329,6 +338,8 @@ mod tests {
         let partly = Facts { clusters: vec![cluster(None, vec![place])], ..facts() };
         assert_eq!((fault(&partly).name.as_str(), fault(&partly).status), ("k8s/lab", Health::Warning));
         assert_eq!(checks(&Facts { clusters: vec![cluster(None, Vec::new())], ..facts() }).len(), 6);
+        let unlimited = ClusterView { limits_error: Some("denied".into()), ..cluster(None, Vec::new()) };
+        assert_eq!(fault(&Facts { clusters: vec![unlimited], ..facts() }).name, "limits of k8s");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use muster_api::cluster::{ClusterList, ClusterNode, ClusterView, DeviceCount, HiddenPlace, PlaceLimitsView};
 use muster_engine::{Engine, Error, Family, Offer, PlaceLimits};
 use tokio::time::timeout;
@@ -31,21 +31,20 @@ pub(super) async fn all(shared: &Shared) -> Vec<ClusterView> {
     join_all(delegating.map(view)).await
 }
 
+/// The machines are shown also where the limits of its places cannot be had.
 async fn view(engine: &Arc<dyn Engine>) -> ClusterView {
-    let late = |_| Err(Error::retryable("it does not answer", silent()));
-    let asked = async { Ok((engine.nodes().await?, engine.limits().await?)) };
-    let answer = timeout(ANSWER, asked).await.unwrap_or_else(late);
+    let (offers, limits) = join(in_time(engine.nodes()), in_time(engine.limits())).await;
     let name = engine.capabilities().name;
     let mut cluster = ClusterView {
         engine: name.into(),
         nodes: Vec::new(),
         limits: Vec::new(),
+        limits_error: None,
         hidden: Vec::new(),
         error: None,
     };
-    match answer {
-        Ok((offers, limits)) => {
-            cluster.limits = limits.into_iter().map(|limits| limits_view(name, limits)).collect();
+    match offers {
+        Ok(offers) => {
             for Offer { places, hidden, .. } in offers.iter().filter(|offer| offer.hidden.is_some()) {
                 let hide =
                     |place| HiddenPlace { on: on(name, place), why: hidden.clone().unwrap_or_default() };
@@ -54,9 +53,21 @@ async fn view(engine: &Arc<dyn Engine>) -> ClusterView {
             let shown = offers.into_iter().filter(|offer| offer.hidden.is_none());
             cluster.nodes = shown.map(|offer| node(name, offer)).collect();
         }
-        Err(error) => cluster.error = Some(words(&error)),
+        Err(error) => {
+            cluster.error = Some(words(&error));
+            return cluster;
+        }
+    }
+    match limits {
+        Ok(limits) => cluster.limits = limits.into_iter().map(|limits| limits_view(name, limits)).collect(),
+        Err(error) => cluster.limits_error = Some(words(&error)),
     }
     cluster
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Err(Error::retryable("it does not answer", silent()));
+    timeout(ANSWER, asked).await.unwrap_or_else(late)
 }
 
 /// What a job says to run there.
@@ -97,5 +108,93 @@ fn node(engine: &str, offer: Offer) -> ClusterNode {
         memory_bytes_free: free.memory_bytes,
         devices,
         note,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use muster_engine::{Accounts, AgentBinary, Amounts, Capabilities, Class, Key, Observed, StartRequest};
+
+    use super::*;
+
+    /// A cluster that says some things, and others not.
+    struct Half {
+        capabilities: Capabilities,
+        nodes: Result<(), &'static str>,
+        limits: Result<(), &'static str>,
+    }
+
+    fn failed(what: &str) -> Error {
+        Error { what: what.into(), class: Class::Retryable, source: None }
+    }
+
+    #[async_trait]
+    impl Engine for Half {
+        fn capabilities(&self) -> &Capabilities {
+            &self.capabilities
+        }
+
+        fn agent(&self) -> Option<AgentBinary> {
+            None
+        }
+
+        async fn nodes(&self) -> Result<Vec<Offer>, Error> {
+            let machine = Offer {
+                name: "n1".into(),
+                node: None,
+                places: vec!["gpu".into()],
+                state: "idle".into(),
+                total: Amounts::default(),
+                free: Amounts::default(),
+                note: None,
+                hidden: None,
+            };
+            self.nodes.map(|()| vec![machine]).map_err(failed)
+        }
+
+        async fn limits(&self) -> Result<Vec<PlaceLimits>, Error> {
+            let place = PlaceLimits { place: "gpu".into(), ..PlaceLimits::default() };
+            self.limits.map(|()| vec![place]).map_err(failed)
+        }
+
+        async fn start(&self, _: &StartRequest) -> Result<Option<String>, Error> {
+            Ok(None)
+        }
+
+        async fn status(&self, _: &[Key]) -> Result<Vec<Observed>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn stop(&self, _: &Key) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    async fn seen(nodes: Result<(), &'static str>, limits: Result<(), &'static str>) -> ClusterView {
+        let capabilities = Capabilities {
+            name: "slurm",
+            family: Family::Delegating,
+            submitter_environment: false,
+            in_place: false,
+            images: false,
+            volumes: false,
+            accounts: Accounts::Machines,
+            keeps_files: true,
+            lost_after: Duration::from_secs(10),
+        };
+        let engine: Arc<dyn Engine> = Arc::new(Half { capabilities, nodes, limits });
+        view(&engine).await
+    }
+
+    #[tokio::test]
+    async fn machines_are_shown_where_the_limits_of_partitions_cannot_be_had() {
+        let whole = seen(Ok(()), Ok(())).await;
+        assert_eq!((whole.nodes.len(), whole.limits.len(), whole.limits_error), (1, 1, None));
+        let half = seen(Ok(()), Err("scontrol: access denied")).await;
+        assert_eq!((half.nodes.len(), half.error), (1, None));
+        assert_eq!(half.limits_error.as_deref(), Some("scontrol: access denied"));
+        let away = seen(Err("no route"), Err("no route")).await;
+        assert_eq!((away.error.as_deref(), away.limits_error), (Some("no route"), None), "said once");
     }
 }

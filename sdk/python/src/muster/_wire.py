@@ -288,6 +288,7 @@ class ClusterView(TypedDict):
     error: NotRequired[str | None]
     hidden: NotRequired[list[HiddenPlace]]
     limits: NotRequired[list[PlaceLimitsView]]
+    limits_error: NotRequired[str | None]
     nodes: list[ClusterNode]
 
 

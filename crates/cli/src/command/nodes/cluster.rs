@@ -37,6 +37,14 @@ pub(super) fn text(clusters: &[ClusterView], width: Option<usize>, colours: bool
                 table(&here).render(width, colours)
             ));
         }
+        if let Some(error) = &cluster.limits_error {
+            let name = terminal::paint(
+                &format!("limits of {} are not shown:", printable::inline(&cluster.engine)),
+                Colour::Yellow,
+                colours,
+            );
+            texts.push(format!("{name} {}\n", printable::inline(error)));
+        }
         if !cluster.limits.is_empty() {
             texts.push(limits_table(&cluster.limits).render(width, colours));
         }
@@ -179,13 +187,19 @@ mod tests {
             engine: engine.into(),
             nodes: Vec::new(),
             limits: Vec::new(),
+            limits_error: None,
             hidden: Vec::new(),
             error: None,
         };
         let prod = vec![node("gpu1", &["k8s", "k8s/prod"], "idle", 8)];
         let clusters = [
             ClusterView { nodes, limits, ..of("slurm") },
-            ClusterView { nodes: prod, hidden: vec![away], ..of("k8s") },
+            ClusterView {
+                nodes: prod,
+                hidden: vec![away],
+                limits_error: Some("access denied".into()),
+                ..of("k8s")
+            },
             ClusterView { error: Some("connection refused".into()), ..of("other") },
         ];
         insta::assert_snapshot!(text(&clusters, None, false).join("\n"), @r"
@@ -207,6 +221,8 @@ mod tests {
         k8s, k8s/prod, 1 machine, 8 of 8 devices free:
         NODE   STATE   FREE CPUS   FREE MEMORY   FREE DEVICES   NOTE
         gpu1   idle    6/8         1 GB/4 GB     H100 8/8
+
+        limits of k8s are not shown: access denied
 
         other does not answer: connection refused
         ");
