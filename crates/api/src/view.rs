@@ -742,6 +742,22 @@ pub struct GcReport {
     pub chunk_bytes: u64,
     /// What the nodes removed; those that did not answer in time are left out.
     pub nodes: Vec<NodeFreed>,
+    /// Nodes that have yet to remove files of removed jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub owed: Vec<OwedRemovals>,
+}
+
+/// What a node has yet to remove: it was away when the jobs were removed, or could not do it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OwedRemovals {
+    /// The node.
+    pub node: NodeId,
+    /// Removed jobs of which it has files.
+    pub jobs: u64,
+    /// When the first of them was removed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
 }
 
 /// What a node removed.

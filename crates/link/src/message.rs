@@ -29,7 +29,8 @@ use serde::{Deserialize, Serialize};
 /// 2: what an agent reports of a task that runs, or has ended, says where it is or was.
 /// 3: tasks run under the account, and with the volumes, that [`Prepare`] names.
 /// 4: tasks may be lanes of an array, as [`Launch`] says.
-pub const PROTOCOL: u32 = 4;
+/// 5: an agent confirms [`ToAgent::Remove`] with [`ToServer::Removed`].
+pub const PROTOCOL: u32 = 5;
 
 /// From agent to server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,13 +5,18 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use muster_api::cluster::{ClusterView, HiddenPlace};
 use muster_api::doctor::Check;
 use muster_api::view::NodeView;
+use muster_model::Timestamp;
+use muster_store::OwedRemovals;
 
 /// Every connection and every task costs a few; see `raise_open_files` in the binary.
 const FEW_OPEN_FILES: u64 = 4096;
+/// A node that is connected removes what is large within this time.
+const REMOVAL: Duration = Duration::from_secs(600);
 
 /// What the server found out about itself.
 pub(crate) struct Facts<'a> {
@@ -31,6 +36,9 @@ pub(crate) struct Facts<'a> {
     pub open_files: Option<u64>,
     /// How many secrets there are, and which of them cannot be opened.
     pub secrets: Result<(usize, Vec<String>), String>,
+    /// What nodes have yet to remove.
+    pub owed_removals: Vec<OwedRemovals>,
+    pub now: Timestamp,
 }
 
 /// The judgements, the server first, then engines and nodes.
@@ -42,7 +50,26 @@ pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
     }
     checks.extend(facts.clusters.iter().flat_map(cluster_checks));
     checks.extend(facts.nodes.iter().map(|node| node_check(node, facts)));
+    checks.extend(facts.owed_removals.iter().filter_map(|owed| removal_check(owed, facts)));
     checks
+}
+
+/// A node that is there removes files at once. What it still has after some minutes it cannot remove.
+fn removal_check(owed: &OwedRemovals, facts: &Facts) -> Option<Check> {
+    let OwedRemovals { node, jobs, since } = owed;
+    let is_there = facts.nodes.iter().any(|one| one.id == *node && one.connected);
+    let is_recent = since.is_some_and(|since| facts.now < since + REMOVAL);
+    if is_there && is_recent {
+        return None;
+    }
+    let since = since.map(|since| since.strftime(", the first removed at %Y-%m-%d %H:%M UTC").to_string());
+    let jobs = if *jobs == 1 { "1 removed job".into() } else { format!("{jobs} removed jobs") };
+    let remedy = match is_there {
+        true => "its agent.log says why they cannot be removed; the agent tries again when it connects",
+        false => "it removes them when it is back; `muster pool rm` forgets a host that will not be",
+    };
+    let detail = format!("still has files of {jobs}{}", since.unwrap_or_default());
+    Some(Check::warning(format!("removals of {node}"), detail, remedy))
 }
 
 /// One that answers and has nothing is nobody's: a server that could use Slurm, where there is none.
@@ -261,6 +288,8 @@ mod tests {
             space: Ok((1 << 40, 1 << 41, None)),
             open_files: Some(16_384),
             secrets: Ok((0, Vec::new())),
+            owed_removals: Vec::new(),
+            now: Timestamp::UNIX_EPOCH + 2 * REMOVAL,
         }
     }
 
@@ -340,6 +369,25 @@ mod tests {
         assert_eq!(checks(&Facts { clusters: vec![cluster(None, Vec::new())], ..facts() }).len(), 6);
         let unlimited = ClusterView { limits_error: Some("denied".into()), ..cluster(None, Vec::new()) };
         assert_eq!(fault(&Facts { clusters: vec![unlimited], ..facts() }).name, "limits of k8s");
+    }
+
+    #[test]
+    fn files_of_removed_jobs_that_a_node_still_has_are_named() {
+        let owed = |node: &str, since: Duration| OwedRemovals {
+            node: node.parse().unwrap(),
+            jobs: 3,
+            since: Some(Timestamp::UNIX_EPOCH + since),
+        };
+        let with = |owed| Facts { owed_removals: vec![owed], ..facts() };
+        let away = fault(&with(owed("node_gpu.h1", 2 * REMOVAL)));
+        assert_eq!((away.name.as_str(), away.status), ("removals of node_gpu.h1", Health::Warning));
+        assert_eq!(
+            away.detail,
+            "still has files of 3 removed jobs, the first removed at 1970-01-01 00:20 UTC"
+        );
+        assert!(fault(&with(owed("node_local", Duration::ZERO))).remedy.unwrap().contains("agent.log"));
+        let found = checks(&with(owed("node_local", 2 * REMOVAL)));
+        assert!(found.iter().all(|check| check.status == Health::Ok), "it is about to");
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use muster_api::problem::Problem;
 use muster_api::view::{
-    AllocationView, Asks, AttemptView, EventView, JobDetail, JobSummary, LaunchView, StreamEnd, TaskView, Why,
+    AllocationView, Asks, AttemptView, EventView, JobDetail, JobSummary, LaunchView, OwedRemovals, StreamEnd,
+    TaskView, Why,
 };
 use muster_launch::Plan;
 use muster_model::job::State;
@@ -171,6 +172,11 @@ fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
 
 pub(crate) fn event(row: EventRow) -> EventView {
     EventView { seq: row.seq, job: row.job, at: row.at, attempt: row.attempt, kind: row.kind, body: row.body }
+}
+
+pub(crate) fn owed_removals(row: muster_store::OwedRemovals) -> OwedRemovals {
+    let muster_store::OwedRemovals { node, jobs, since } = row;
+    OwedRemovals { node, jobs, since }
 }
 
 pub(crate) fn end(row: &JobRow) -> StreamEnd {

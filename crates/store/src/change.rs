@@ -58,8 +58,13 @@ pub enum Change {
     /// Something that happened.
     Event(NewEvent),
     /// A job goes, with everything that hangs on it: attempts, tasks, events, environment, and its spec if no other
-    /// job has it. Its children must have gone before.
-    RemoveJob(JobId),
+    /// job has it. Its children must have gone before. From this moment its nodes owe the removal of its files.
+    RemoveJob {
+        /// The job.
+        job: JobId,
+        /// When.
+        at: Timestamp,
+    },
     /// A node has removed all that it had of a job that was removed.
     ConfirmRemoval {
         /// The node.

@@ -28,6 +28,7 @@ pub use read::event::EventRow;
 pub use read::job::{AttemptRow, Belongs, JobRow};
 pub use read::list::{JobFilter, JobSummaryRow};
 pub use read::quota::Quotas;
+pub use read::removal::OwedRemovals;
 pub use read::request::IdempotentRow;
 pub use read::resolve::Resolution;
 pub use read::retention::{Debt, KeptRow};

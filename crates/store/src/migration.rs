@@ -30,6 +30,7 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 11, name: "arrays", sql: include_str!("../migrations/0011_arrays.sql") },
     Migration { number: 12, name: "audit", sql: include_str!("../migrations/0012_audit.sql") },
     Migration { number: 13, name: "removals", sql: include_str!("../migrations/0013_removals.sql") },
+    Migration { number: 14, name: "owed_at", sql: include_str!("../migrations/0014_owed_at.sql") },
 ];
 
 const TABLE: &str = "

@@ -21,7 +21,7 @@ pub(crate) mod list;
 mod node;
 mod pool;
 pub(crate) mod quota;
-mod removal;
+pub(crate) mod removal;
 pub(crate) mod request;
 pub(crate) mod resolve;
 pub(crate) mod retention;

@@ -86,7 +86,7 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
         Change::Event(event) => {
             committed.events.push(event::insert(transaction, event).map_err(doing("store an event"))?);
         }
-        Change::RemoveJob(id) => job::remove(transaction, id)?,
+        Change::RemoveJob { job, at } => job::remove(transaction, job, *at)?,
         Change::ConfirmRemoval { node, job } => {
             removal::confirm(transaction, node, job).map_err(doing("store what a node has removed"))?;
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use muster_api::model::quantity::format_bytes;
-use muster_api::view::{Gc, GcReport};
+use muster_api::view::{Gc, GcReport, OwedRemovals};
 
 use crate::error::Error;
 use crate::session::Session;
@@ -58,12 +58,23 @@ fn text(report: &GcReport) -> String {
     for node in &report.nodes {
         line(node.bytes, format!("on {}", node.node));
     }
-    match (report.dry_run, lines.is_empty()) {
+    let removed = match (report.dry_run, lines.is_empty()) {
         (false, true) => "nothing to remove\n".into(),
         (true, true) => "nothing would be removed\n".into(),
         (false, false) => format!("removed:\n{}", lines.concat()),
         (true, false) => format!("would remove:\n{}", lines.concat()),
-    }
+    };
+    let owed: String = report.owed.iter().map(owed_text).collect();
+    let heading =
+        if owed.is_empty() { "" } else { "still on nodes that were away, or could not remove it:\n" };
+    removed + heading + &owed
+}
+
+fn owed_text(owed: &OwedRemovals) -> String {
+    let since =
+        owed.since.map(|since| since.strftime(", the first removed at %Y-%m-%d %H:%M UTC").to_string());
+    let jobs = plural(owed.jobs, "removed job");
+    format!("  {}  files of {jobs}{}\n", owed.node, since.unwrap_or_default())
 }
 
 fn plural(count: u64, noun: &str) -> String {
@@ -90,6 +101,15 @@ mod tests {
         assert_eq!(
             text(&report),
             "would remove:\n     5 MB  logs\n     3 GB  code and outputs that no job has (1 bundle, 12 chunks)\n     2 KB  on node_local\n"
+        );
+        let owed = |jobs, since| OwedRemovals { node: "node_gpu.h1".parse().unwrap(), jobs, since };
+        let since = "2026-11-19T15:04:05Z".parse().unwrap();
+        let report = GcReport { owed: vec![owed(3, Some(since)), owed(1, None)], ..GcReport::default() };
+        assert_eq!(
+            text(&report),
+            "nothing to remove\nstill on nodes that were away, or could not remove it:\n  \
+             node_gpu.h1  files of 3 removed jobs, the first removed at 2026-11-19 15:04 UTC\n  \
+             node_gpu.h1  files of 1 removed job\n"
         );
     }
 }

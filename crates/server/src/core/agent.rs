@@ -54,7 +54,9 @@ impl Core {
         batch.speakers.insert(hello.node.clone());
         let welcome = self.welcome();
         batch.messages.push((hello.node.clone(), welcome));
-        if let Some(path) = self.newer_binary(target.engine(), &hello.build) {
+        let newer = self.newer_binary(target.engine(), &hello.build);
+        let changes_over = newer.is_some();
+        if let Some(path) = newer {
             tracing::info!(node = %hello.node, "the agent runs another build; it is asked to change over");
             batch.messages.push((hello.node.clone(), ToAgent::Upgrade { path }));
         }
@@ -64,7 +66,7 @@ impl Core {
         self.untold.nodes.insert(hello.node.clone());
         let node = hello.node.clone();
         self.reconcile(hello, same, batch, now);
-        self.repeat_removals(&node, None, batch);
+        self.tell_removals(&node, changes_over, batch);
         self.dirty = true;
     }
 

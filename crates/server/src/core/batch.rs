@@ -190,7 +190,7 @@ impl Batch {
         }
         changes.extend(self.elements.drain(..).map(|(job, elements)| Change::Elements { job, elements }));
         changes.extend(self.events.drain(..).map(Change::Event));
-        changes.extend(self.removed.iter().cloned().map(Change::RemoveJob));
+        changes.extend(self.removed.iter().cloned().map(|job| Change::RemoveJob { job, at }));
         changes.append(&mut self.last);
         changes
     }

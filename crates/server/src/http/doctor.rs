@@ -24,16 +24,16 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Docto
     let home = shared.home.clone();
     // On a thread that may wait for the disk.
     let vault = shared.vault.clone();
-    let (write, space, database, secrets) = read(&shared, move |readers| {
+    let (write, space, owed_removals, secrets) = read(&shared, move |readers| {
         let home = Path::new(&home);
-        Ok((
-            try_write(home),
-            look_at_space(home),
-            readers.largest_event_seq().map(drop),
-            vault.check(readers),
-        ))
+        let owed = readers.largest_event_seq().and_then(|_| readers.owed_removals());
+        Ok((try_write(home), look_at_space(home), owed, vault.check(readers)))
     })
     .await?;
+    let (database, owed_removals) = match owed_removals {
+        Ok(owed) => (Ok(()), owed),
+        Err(error) => (Err(error.to_string()), Vec::new()),
+    };
     let facts = Facts {
         home: &shared.home,
         version: &shared.version,
@@ -42,10 +42,12 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Docto
         nodes,
         clusters,
         write,
-        read: database.map_err(|error| error.to_string()),
+        read: database,
         space,
         secrets,
         open_files: getrlimit(Resource::Nofile).current,
+        owed_removals,
+        now: crate::core::now(),
     };
-    Ok(Json(Doctor { at: crate::core::now(), checks: checks(&facts) }))
+    Ok(Json(Doctor { at: facts.now, checks: checks(&facts) }))
 }

@@ -15,6 +15,7 @@ use crate::chunk_store::sweep::{Marks, Swept};
 use crate::core::{Input, Kept, internal, now};
 use crate::log_store::blocking;
 use crate::state::Shared;
+use crate::view;
 
 /// Rows looked at at once.
 const PAGE: u32 = 256;
@@ -50,6 +51,7 @@ pub(crate) async fn collect(shared: &Arc<Shared>, dry_run: bool) -> Result<GcRep
     if let Some((asked, answers)) = nodes {
         report.nodes = wait_for_nodes(asked, answers).await;
     }
+    report.owed = read(shared, Readers::owed_removals).await?.into_iter().map(view::owed_removals).collect();
     Ok(report)
 }
 

@@ -60,6 +60,21 @@ fn bundles_of_the_first_format_go_and_no_job_goes_with_them() {
 }
 
 #[test]
+fn removals_owed_before_the_moment_was_written_down_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut connection = open(dir.path());
+    migrate(&mut connection, &ALL[..13]).unwrap();
+    let node =
+        "INSERT INTO node (id, engine, name, host, capacity) VALUES ('node_a', 'ssh', 'ssh/p', 'a', '{}')";
+    connection.execute(node, []).unwrap();
+    connection.execute("INSERT INTO removal (node, job) VALUES ('node_a', 'job_0123456789')", []).unwrap();
+    migrate(&mut connection, ALL).unwrap();
+    drop(connection);
+    let owed = Store::open(dir.path()).unwrap().readers.owed_removals().unwrap();
+    assert_eq!((owed[0].node.as_str(), owed[0].jobs, owed[0].since), ("node_a", 1, None));
+}
+
+#[test]
 fn only_what_is_missing_is_applied() {
     let dir = tempfile::tempdir().unwrap();
     let mut connection = open(dir.path());

@@ -312,7 +312,7 @@ fn a_selector_finds_the_job_a_person_means() {
         Resolution::One(JobId::from_random(3)),
         "a name before a beginning of an id"
     );
-    store.writer.commit(&[Change::RemoveJob(one)]).unwrap();
+    store.writer.commit(&[Change::RemoveJob { job: one, at: at(30) }]).unwrap();
     assert_eq!(resolve(&store, "train"), Resolution::One(two), "all of that name are over: the newest");
 }
 

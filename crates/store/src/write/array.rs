@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(store.readers.elements(&job.id, state, (0, 100), 10).unwrap().len(), found);
         }
         let mut store = store;
-        store.writer.commit(&[Change::RemoveJob(job.id.clone())]).unwrap();
+        store.writer.commit(&[Change::RemoveJob { job: job.id.clone(), at: at(30) }]).unwrap();
         assert_eq!([store.count("array"), store.count("element")], [0, 0]);
     }
 }

@@ -209,8 +209,8 @@ fn put_task(transaction: &Transaction, job: &Job, rank: u32, task: &Task) -> Res
 }
 
 /// Removes a job and all that hangs on it; foreign keys take the rows that name it.
-pub(super) fn remove(transaction: &Transaction, id: &JobId) -> Result<(), Error> {
-    removal::owe(transaction, id).map_err(doing("store what nodes have to remove"))?;
+pub(super) fn remove(transaction: &Transaction, id: &JobId, at: Timestamp) -> Result<(), Error> {
+    removal::owe(transaction, id, at).map_err(doing("store what nodes have to remove"))?;
     let spec = remove_row(transaction, id).map_err(doing("remove a job"))?;
     match spec {
         Some(spec) => {

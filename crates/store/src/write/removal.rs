@@ -1,18 +1,20 @@
 //! What nodes have yet to remove.
 
-use muster_model::{JobId, NodeId};
-use rusqlite::{Result, Transaction};
+use muster_model::{JobId, NodeId, Timestamp};
+use rusqlite::{Result, Transaction, params};
+
+use crate::row::time;
 
 /// Other schedulers are told on their own, and their nodes go with what they ran.
 const OWE: &str = "
-    INSERT OR IGNORE INTO removal (node, job)
-    SELECT DISTINCT task.node, task.job FROM task CROSS JOIN node ON node.id = task.node
+    INSERT OR IGNORE INTO removal (node, job, owed_at)
+    SELECT DISTINCT task.node, task.job, ?2 FROM task CROSS JOIN node ON node.id = task.node
     WHERE task.job = ?1 AND NOT EXISTS (SELECT 1 FROM allocation WHERE allocation.job = ?1)";
 const CONFIRM: &str = "DELETE FROM removal WHERE node = ?1 AND job = ?2";
 
 /// Every node that ran a task of a job owes its removal. The job's tasks are still there.
-pub(super) fn owe(transaction: &Transaction, job: &JobId) -> Result<()> {
-    transaction.prepare_cached(OWE)?.execute([job.as_str()])?;
+pub(super) fn owe(transaction: &Transaction, job: &JobId, at: Timestamp) -> Result<()> {
+    transaction.prepare_cached(OWE)?.execute(params![job.as_str(), time(at)])?;
     Ok(())
 }
 
@@ -28,6 +30,7 @@ mod tests {
 
     use crate::change::{Change, NodeRow};
     use crate::fixture::{Fixture, admit, at, new_job};
+    use crate::read::removal::OwedRemovals;
 
     fn node(id: &str) -> NodeRow {
         NodeRow {
@@ -42,11 +45,11 @@ mod tests {
         }
     }
 
-    /// A job of two tasks that is gone again.
+    /// A job of two tasks that is gone again, since the moment 2.
     fn ran_and_removed(store: &mut Fixture) -> JobId {
         let mut job = store.add(new_job(1)).job;
         store.apply(&mut job, admit(2), at(1));
-        store.writer.commit(&[Change::RemoveJob(job.id.clone())]).unwrap();
+        store.writer.commit(&[Change::RemoveJob { job: job.id.clone(), at: at(2) }]).unwrap();
         job.id
     }
 
@@ -63,6 +66,8 @@ mod tests {
         let job = ran_and_removed(&mut store);
         let mut store = store.reopen();
         assert_eq!(nodes.each_ref().map(|node| owed(&store, &node.id)), [1, 1, 0]);
+        let owed_by = |node: &NodeRow| OwedRemovals { node: node.id.clone(), jobs: 1, since: Some(at(2)) };
+        assert_eq!(store.readers.owed_removals().unwrap(), [owed_by(&nodes[0]), owed_by(&nodes[1])]);
         let first = nodes[0].id.clone();
         assert_eq!(store.readers.removals(&first, None, 10).unwrap(), std::slice::from_ref(&job));
         assert_eq!(store.readers.removals(&first, Some(&job), 10).unwrap(), []);

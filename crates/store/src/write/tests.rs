@@ -26,7 +26,7 @@ fn a_batch_is_stored_whole_or_not_at_all() {
         Change::NewJob(Box::new(new_job(2))),
         change(&mut job, admit(2), at(10)),
         event(Some(&job.id), "starting"),
-        Change::RemoveJob(nobody.clone()),
+        Change::RemoveJob { job: nobody.clone(), at: at(30) },
     ];
     let error = store.writer.commit(&batch).unwrap_err();
     assert!(matches!(&error, Error::NoJob { job } if *job == nobody));
@@ -228,7 +228,7 @@ fn a_removed_job_leaves_no_row_and_no_byte_of_its_environment() {
         .collect();
     assert_eq!(tables, ["job", "attempt", "task", "task", "event", "job_environment", "idempotency"]);
 
-    store.writer.commit(&[Change::RemoveJob(job.id.clone())]).unwrap();
+    store.writer.commit(&[Change::RemoveJob { job: job.id.clone(), at: at(30) }]).unwrap();
     assert_eq!(store.readers.job(&job.id).unwrap(), None);
     assert_eq!(store.rows_with(job.id.as_str()), [""; 0]);
     assert_eq!(store.rows_with("hunter2"), [""; 0]);
@@ -248,9 +248,9 @@ fn a_spec_stays_while_a_job_has_it_and_jobs_that_share_it_share_one_row() {
     let mut store = Fixture::new();
     let (first, second) = (store.add(new_job(1)).job.id, store.add(new_job(2)).job.id);
     assert_eq!(store.count("spec"), 1);
-    store.writer.commit(&[Change::RemoveJob(first)]).unwrap();
+    store.writer.commit(&[Change::RemoveJob { job: first, at: at(30) }]).unwrap();
     assert_eq!(store.readers.job(&second).unwrap().unwrap().spec.nodes, 2);
-    store.writer.commit(&[Change::RemoveJob(second)]).unwrap();
+    store.writer.commit(&[Change::RemoveJob { job: second, at: at(30) }]).unwrap();
     assert_eq!(store.count("spec"), 0);
 }
 
@@ -264,9 +264,15 @@ fn a_parent_goes_only_after_its_children() {
     let child = store.add(child).job.id;
     let row = store.readers.job(&child).unwrap().unwrap();
     assert_eq!((row.parent.as_ref(), row.index), (Some(&parent), Some(0)));
-    let error = store.writer.commit(&[Change::RemoveJob(parent.clone())]).unwrap_err();
+    let error = store.writer.commit(&[Change::RemoveJob { job: parent.clone(), at: at(30) }]).unwrap_err();
     assert_eq!(error.class(), Class::Conflict);
-    store.writer.commit(&[Change::RemoveJob(child), Change::RemoveJob(parent)]).unwrap();
+    store
+        .writer
+        .commit(&[
+            Change::RemoveJob { job: child, at: at(30) },
+            Change::RemoveJob { job: parent, at: at(30) },
+        ])
+        .unwrap();
     assert_eq!(store.count("job"), 0);
 }
 
@@ -274,7 +280,10 @@ fn a_parent_goes_only_after_its_children() {
 fn numbers_are_never_given_twice() {
     let mut store = Fixture::new();
     let first = store.add(finished(1)).job.id;
-    store.writer.commit(&[event(Some(&first), "submitted"), Change::RemoveJob(first)]).unwrap();
+    store
+        .writer
+        .commit(&[event(Some(&first), "submitted"), Change::RemoveJob { job: first, at: at(30) }])
+        .unwrap();
     assert_eq!(
         (store.readers.largest_job_seq().unwrap(), store.readers.largest_event_seq().unwrap()),
         (1, 1)

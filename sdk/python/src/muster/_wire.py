@@ -483,6 +483,7 @@ class GcReport(TypedDict):
     logs_bytes: int
     nodes: list[NodeFreed]
     outputs_bytes: int
+    owed: NotRequired[list[OwedRemovals]]
 
 
 class HiddenPlace(TypedDict):
@@ -774,6 +775,14 @@ class Outputs(TypedDict):
     files: NotRequired[int]
     message: NotRequired[str]
     state: Literal["collected", "failed", "removed"]
+
+
+class OwedRemovals(TypedDict):
+    """What a node has yet to remove: it was away when the jobs were removed, or could not do it."""
+
+    jobs: int
+    node: NodeId
+    since: NotRequired[str | None]
 
 
 class Place(TypedDict):

@@ -67,7 +67,10 @@ fn a_bundle_goes_only_when_nobody_has_it_and_nobody_asked_for_it() {
     assert_eq!(remove_unused(&mut store, at(10)), 1);
     assert_eq!(store.readers.bundle_used_at(&unused).unwrap(), None);
     assert_eq!(store.readers.bundle_used_at(&asked).unwrap(), Some(at(10)));
-    for gone in [Change::RemoveJob(new.job.id), Change::RemoveOutputs { job: other.id, at: at(20) }] {
+    for gone in [
+        Change::RemoveJob { job: new.job.id, at: at(30) },
+        Change::RemoveOutputs { job: other.id, at: at(20) },
+    ] {
         store.writer.commit(&[gone]).unwrap();
         assert_eq!(remove_unused(&mut store, at(10)), 1);
     }
