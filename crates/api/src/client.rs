@@ -3,7 +3,7 @@
 //! One connection is kept for requests; each stream has one of its own. Nothing here retries beyond what is certain
 //! to be safe (a request that was never sent), and nothing here starts a server: that is the business of the caller.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -57,11 +57,16 @@ const EXCERPT: usize = 200;
 
 /// A client of one server.
 pub struct Client {
+    route: Arc<ServerRoute>,
+    /// Connections nobody uses now: rarely more than one.
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// The way to a server, by which streams also find out whether it has stopped.
+struct ServerRoute {
     endpoint: Endpoint,
     /// How TLS is spoken, where it is.
     connector: Option<Connector>,
-    /// Connections nobody uses now: rarely more than one.
-    idle: Mutex<Vec<Connection>>,
 }
 
 /// What a request carries.
@@ -77,14 +82,14 @@ impl Client {
         let is_tls = matches!(endpoint.address, Address::Tcp { is_tls: true, .. });
         let connector = is_tls.then(|| Connector::new(endpoint.pinned)).transpose();
         let connector = connector.map_err(|error| connection::refused(&endpoint, error))?;
-        let opening = Connection::open(&endpoint, connector.as_ref());
-        let connection = silence::connected(&endpoint, opening).await?;
-        Ok(Self { endpoint, connector, idle: Mutex::new(vec![connection]) })
+        let route = ServerRoute { endpoint, connector };
+        let connection = silence::connected(&route.endpoint, route.connect()).await?;
+        Ok(Self { route: Arc::new(route), idle: Mutex::new(vec![connection]) })
     }
 
     /// Where its server is.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.route.endpoint
     }
 
     /// Sends a request and reads the JSON of its reply. The path is below `/api/v1`.
@@ -120,11 +125,11 @@ impl Client {
         headers: &[(&str, &str)],
     ) -> Result<Bytes, Error> {
         let name = format!("{method} {path}");
-        self.exchange(&name, self.prepare(method, &format!("{ROOT}{path}"), body, headers)?).await
+        self.exchange(&name, self.route.prepare(method, &format!("{ROOT}{path}"), body, headers)?).await
     }
 
     async fn exchange(&self, name: &str, request: Request<Pieces>) -> Result<Bytes, Error> {
-        let (response, connection) = self.answered(self.send(request)).await?;
+        let (response, connection) = self.route.answered(self.send(request)).await?;
         let status = response.status();
         let body = in_time(read_body(name, response)).await?;
         // Read to its end, so the next request can use the connection.
@@ -135,25 +140,56 @@ impl Client {
     /// Opens a stream of events.
     async fn stream(&self, path: &str) -> Result<Sse, Error> {
         let (response, connection) = self.open(path, "text/event-stream").await?;
-        Ok(Sse::new(response.into_body(), connection))
+        Ok(Sse::new(response.into_body(), connection, self.route.clone()))
     }
 
     /// Opens a reply of any length.
     async fn download(&self, path: &str) -> Result<Download, Error> {
         let (response, connection) = self.open(path, "*/*").await?;
-        Ok(Download::new(response, connection))
+        Ok(Download::new(response, connection, self.route.clone()))
     }
 
     /// Asks for a reply that goes on; it keeps its connection.
     async fn open(&self, path: &str, accept: &str) -> Result<(Response<Incoming>, Connection), Error> {
         let headers = [(ACCEPT.as_str(), accept)];
-        let request = self.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
-        let (response, connection) = self.answered(self.send(request)).await?;
+        let request = self.route.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
+        let (response, connection) = self.route.answered(self.send(request)).await?;
         let status = response.status();
         if status.is_success() {
             return Ok((response, connection));
         }
         Err(refusal(status, &in_time(read_body(path, response)).await?))
+    }
+
+    /// Sends over an idle connection if one is left that works, else over a new one.
+    async fn send(&self, mut request: Request<Pieces>) -> Result<(Response<Incoming>, Connection), Error> {
+        while let Some(mut connection) = self.take_idle() {
+            match connection.send(request).await {
+                Ok(response) => return Ok((response, connection)),
+                Err(refused) => match refused.request {
+                    Some(unsent) => request = unsent,
+                    None => return Err(Error::Lost { source: Some(refused.error) }),
+                },
+            }
+        }
+        let mut connection = self.route.connect().await?;
+        match connection.send(request).await {
+            Ok(response) => Ok((response, connection)),
+            Err(refused) => Err(Error::Lost { source: Some(refused.error) }),
+        }
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(Connection::is_open);
+        idle.pop()
+    }
+}
+
+impl ServerRoute {
+    /// A connection of its own.
+    async fn connect(&self) -> Result<Connection, Error> {
+        Connection::open(&self.endpoint, self.connector.as_ref()).await
     }
 
     fn prepare(
@@ -183,30 +219,6 @@ impl Client {
             request = request.header(CONTENT_TYPE, kind);
         }
         request.body(Pieces::new(content)).map_err(|error| Protocol::from(error).into())
-    }
-
-    /// Sends over an idle connection if one is left that works, else over a new one.
-    async fn send(&self, mut request: Request<Pieces>) -> Result<(Response<Incoming>, Connection), Error> {
-        while let Some(mut connection) = self.take_idle() {
-            match connection.send(request).await {
-                Ok(response) => return Ok((response, connection)),
-                Err(refused) => match refused.request {
-                    Some(unsent) => request = unsent,
-                    None => return Err(Error::Lost { source: Some(refused.error) }),
-                },
-            }
-        }
-        let mut connection = Connection::open(&self.endpoint, self.connector.as_ref()).await?;
-        match connection.send(request).await {
-            Ok(response) => Ok((response, connection)),
-            Err(refused) => Err(Error::Lost { source: Some(refused.error) }),
-        }
-    }
-
-    fn take_idle(&self) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(Connection::is_open);
-        idle.pop()
     }
 }
 

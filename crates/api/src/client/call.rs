@@ -6,7 +6,6 @@ use hyper_util::rt::TokioIo;
 use muster_link::dial;
 use muster_link::websocket;
 
-use super::connection::Connection;
 use super::{Body, Client, Error, Method, Protocol, ROOT, in_time, read_body, refusal};
 
 /// Bytes to and from a task. The end of either direction is the end of both.
@@ -22,15 +21,15 @@ impl Client {
             (SEC_WEBSOCKET_VERSION.as_str(), "13"),
             (SEC_WEBSOCKET_KEY.as_str(), &key),
         ];
-        let request = self.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
+        let request = self.route.prepare(Method::GET, &format!("{ROOT}{path}"), Body::None, &headers)?;
         let lost = |error| Error::Lost { source: Some(error) };
         let sending = async {
             // One of its own: it is not given back.
-            let mut connection = Connection::open(&self.endpoint, self.connector.as_ref()).await?;
+            let mut connection = self.route.connect().await?;
             let response = connection.send(request).await.map_err(|refused| lost(refused.error))?;
             Ok((response, connection))
         };
-        let (response, _connection) = self.answered(sending).await?;
+        let (response, _connection) = self.route.answered(sending).await?;
         let status = response.status();
         match status {
             StatusCode::SWITCHING_PROTOCOLS => {

@@ -311,7 +311,9 @@ impl Client {
     /// Whether the server is well.
     pub async fn healthz(&self) -> Result<(), Error> {
         // Outside the versioned interface: probes know nothing of versions.
-        self.exchange("GET /healthz", self.prepare(Method::GET, "/healthz", Body::None, &[])?).await.map(drop)
+        self.exchange("GET /healthz", self.route.prepare(Method::GET, "/healthz", Body::None, &[])?)
+            .await
+            .map(drop)
     }
 
     pub(super) async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, Error> {

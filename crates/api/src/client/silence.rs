@@ -2,6 +2,7 @@
 //!
 //! A request may take long on a server that is well. One that has stopped still takes connections, because the system does that
 //! for it. So a request without an answer is followed by a probe on a connection of its own, which every server answers at once.
+//! The same is done for a stream on which nothing comes, not even the comments that a server sends on quiet ones.
 
 use std::future::pending;
 use std::pin::pin;
@@ -10,8 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::connection::Connection;
-use super::{Body, Client, Endpoint, Error, Method, in_time};
+use super::{Body, Endpoint, Error, Method, ServerRoute, in_time};
 
 /// How long a request may take before the server is probed.
 const PROBE_AFTER: Duration = Duration::from_millis(1500);
@@ -19,6 +19,10 @@ const PROBE_AFTER: Duration = Duration::from_millis(1500);
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// A machine that swaps, or a laptop that wakes, takes seconds. A server that is silent for longer has stopped.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// How long a stream is quiet at most on a server that is well.
+const QUIET: Duration = Duration::from_secs(10);
+/// A server that answers others, but sends nothing on a stream for this long, has lost it.
+const SILENCE: Duration = Duration::from_secs(60);
 
 static NOTICE: OnceLock<fn(&Endpoint)> = OnceLock::new();
 
@@ -33,21 +37,31 @@ fn notify(endpoint: &Endpoint) {
     }
 }
 
-impl Client {
+impl ServerRoute {
     /// The head of a reply, unless the server has stopped.
     pub(super) async fn answered<T>(
         &self,
         request: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let answer = unless_stopped(in_time(request), self.probe(), || notify(&self.endpoint)).await;
-        let stuck = || Error::Stuck { endpoint: self.endpoint.to_string(), after: STUCK_AFTER };
-        answer.unwrap_or_else(|| Err(stuck()))
+        answer.unwrap_or_else(|| Err(self.stuck()))
+    }
+
+    /// The next part of a stream, unless the server has stopped.
+    pub(super) async fn next_part<T>(&self, part: impl Future<Output = T>) -> Result<T, Error> {
+        let heard = heard(part, self.probe(), || notify(&self.endpoint));
+        let heard = timeout(SILENCE, heard).await.map_err(|_| Error::Silent { after: SILENCE })?;
+        heard.ok_or_else(|| self.stuck())
+    }
+
+    fn stuck(&self) -> Error {
+        Error::Stuck { endpoint: self.endpoint.to_string(), after: STUCK_AFTER }
     }
 
     /// Any answer will do.
     async fn probe(&self) -> Result<(), Error> {
         let request = self.prepare(Method::GET, "/healthz", Body::None, &[])?;
-        let mut connection = Connection::open(&self.endpoint, self.connector.as_ref()).await?;
+        let mut connection = self.connect().await?;
         let lost = |error| Error::Lost { source: Some(error) };
         connection.send(request).await.map(drop).map_err(|refused| lost(refused.error))
     }
@@ -61,6 +75,24 @@ pub(super) async fn connected<T>(endpoint: &Endpoint, opening: impl Future<Outpu
     }
     notify(endpoint);
     opening.await
+}
+
+/// The next part of a stream; none from a server that has stopped.
+async fn heard<T>(
+    part: impl Future<Output = T>,
+    probe: impl Future<Output = Result<(), Error>>,
+    notice: impl FnOnce(),
+) -> Option<T> {
+    let mut part = pin!(part);
+    if let Ok(part) = timeout(QUIET, &mut part).await {
+        return Some(part);
+    }
+    // A network that is away is no server that has stopped: the stream may go on when it is back.
+    let probe = async {
+        drop(probe.await);
+        Ok(())
+    };
+    unless_stopped(part, probe, notice).await
 }
 
 /// The answer to a request; none from a server that does not answer a probe either.
@@ -126,6 +158,24 @@ mod tests {
             lost()
         };
         assert_eq!(asked(BUSY, refused).await, (false, 30, Some(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_stream_of_a_server_that_has_stopped_is_told_soon_and_given_up() {
+        let told = Cell::new(None);
+        let began = Instant::now();
+        let notice = || told.set(Some(began.elapsed().as_secs()));
+        assert_eq!(heard(pending::<()>(), pending(), notice).await, None);
+        assert_eq!((told.get(), began.elapsed().as_secs()), (Some(12), 40));
+        let part = heard(sleep(BUSY), async { Ok(()) }, || panic!("it answers")).await;
+        assert!(part.is_some(), "a server that is well may have nothing to say");
+        let unreachable = async {
+            sleep(Duration::from_secs(10)).await;
+            lost()
+        };
+        let told = Cell::new(false);
+        assert!(heard(sleep(BUSY), unreachable, || told.set(true)).await.is_some());
+        assert!(told.get(), "it may be the network alone");
     }
 
     #[tokio::test(start_paused = true)]

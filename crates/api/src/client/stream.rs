@@ -1,7 +1,7 @@
 //! Replies that go on: a job's events and logs, as events and as files.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,28 +11,25 @@ use hyper::Response;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
-use super::Error;
 use super::connection::Connection;
 use super::error::Protocol;
 use super::sse::{Event, Parser};
+use super::{Error, ServerRoute};
 use crate::view::{EventView, LogChunk, StreamEnd};
-
-/// The server sends a comment at least every 15 seconds; four of them missing means that nobody is there.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// A stream of server-sent events. [`Events`] and [`Logs`] read what they mean.
 pub struct Sse {
     body: Incoming,
     parser: Parser,
+    route: Arc<ServerRoute>,
     /// Carries the body; a stream has a connection to itself.
     _connection: Connection,
 }
 
 impl Sse {
-    pub(super) fn new(body: Incoming, connection: Connection) -> Self {
-        Self { body, parser: Parser::default(), _connection: connection }
+    pub(super) fn new(body: Incoming, connection: Connection, route: Arc<ServerRoute>) -> Self {
+        Self { body, parser: Parser::default(), route, _connection: connection }
     }
 
     /// The next event; none when the server has ended the stream. A call that is cancelled loses nothing.
@@ -41,9 +38,7 @@ impl Sse {
             if let Some(event) = self.parser.next_event().map_err(Protocol::from)? {
                 return Ok(Some(event));
             }
-            let frame =
-                timeout(SILENCE, self.body.frame()).await.map_err(|_| Error::Silent { after: SILENCE })?;
-            match frame {
+            match self.route.next_part(self.body.frame()).await? {
                 Some(Ok(frame)) => {
                     if let Some(piece) = frame.data_ref() {
                         self.parser.feed(piece);
@@ -59,12 +54,13 @@ impl Sse {
 /// A reply of any length, piece by piece.
 pub struct Download {
     response: Response<Incoming>,
+    route: Arc<ServerRoute>,
     _connection: Connection,
 }
 
 impl Download {
-    pub(super) fn new(response: Response<Incoming>, connection: Connection) -> Self {
-        Self { response, _connection: connection }
+    pub(super) fn new(response: Response<Incoming>, connection: Connection, route: Arc<ServerRoute>) -> Self {
+        Self { response, route, _connection: connection }
     }
 
     /// Whether it is a directory, as a tar archive.
@@ -80,10 +76,7 @@ impl Download {
     /// The next piece; none at the end. A reply that was cut off is an error, never an end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            let frame = timeout(SILENCE, self.response.body_mut().frame())
-                .await
-                .map_err(|_| Error::Silent { after: SILENCE })?;
-            match frame {
+            match self.route.next_part(self.response.body_mut().frame()).await? {
                 Some(Ok(frame)) => {
                     if let Ok(piece) = frame.into_data() {
                         return Ok(Some(piece));

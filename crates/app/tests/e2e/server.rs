@@ -529,23 +529,24 @@ fn a_server_that_has_stopped_is_told_of_and_given_up_after_half_a_minute() {
     let folder = home.path();
     let server = home.start(["server", "run", "--home", folder.to_str().unwrap()]);
     server.wait_for_out("ready\n");
+    let job = home.submit(&["--", "sh", "-c", "echo begun; sleep 600"]);
+    let follower = ["logs", "-f", &job];
+    let following = home.start(follower);
+    following.wait_for_out("begun\n");
     server.signal(Signal::STOP);
     let begun = Instant::now();
     let asking = [&["ps"][..], &["run", "--", "true"], &["doctor"]].map(|words| (words, home.start(words)));
-    for (words, command) in asking {
+    for (words, command) in asking.into_iter().chain([(&follower[..], following)]) {
         wait_for("a word of the server", || command.err().contains("waiting for the server at unix:"));
         let done = command.finish_within(Duration::from_secs(120));
         assert!(begun.elapsed() >= Duration::from_secs(28), "{words:?} was given up early");
-        let (code, said) = match words {
-            ["doctor"] => (1, done.out()),
-            _ => (125, done.err()),
-        };
-        assert_eq!(done.code(), code, "{words:?}: {}{}", done.out(), done.err());
+        let said = if words == ["doctor"] { done.out() } else { done.err() };
+        assert_eq!(done.code(), 125, "{words:?}: {}{}", done.out(), done.err());
         assert!(said.contains("gave no answer for 30 seconds"), "{words:?}: {said}");
         assert_eq!(done.err().matches("waiting for the server").count(), 1, "{}", done.err());
     }
     server.signal(Signal::CONT);
-    home.ok(["ps"]);
+    home.ok(["stop", &job]);
 }
 
 /// What a browser would send for a page of another origin: a cookie, a token in the address, a preflight.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::duration::shown;
 use crate::entry::Hooks;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::place::Place;
 use crate::session::Session;
 use crate::terminal::{self, Colour};
@@ -44,7 +44,8 @@ The private server is started for it, as by every command.
 
 Exit codes:
   0    nothing is broken
-  1    something is")]
+  1    something is
+  125  the server does not answer")]
 pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
@@ -63,8 +64,14 @@ pub(crate) async fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
         Group { name: "this machine", checks: machine::checks(hooks) },
         Group { name: "configuration", checks: configuration::checks(place.as_ref(), hooks) },
     ];
+    let mut silence = None;
     if let Ok(place) = place {
-        groups.push(Group { name: "server", checks: server(place).await });
+        let checks = server(place).await.unwrap_or_else(|error| {
+            let check = unreachable(&error);
+            silence = Some(error).filter(|error| error.code() == Code::ServerSilent.entry().code);
+            vec![check]
+        });
+        groups.push(Group { name: "server", checks });
     }
     let worst = groups.iter().flat_map(|group| &group.checks).map(|check| check.status).max();
     if args.json {
@@ -72,22 +79,20 @@ pub(crate) async fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
     } else {
         terminal::to_stdout(&text(&groups, terminal::stdout_has_colours()))?;
     }
-    Ok(if worst == Some(Health::Broken) { ExitCode::from(BROKEN) } else { ExitCode::SUCCESS })
+    Ok(match (silence, worst) {
+        (Some(silence), _) => silence.exit_code(),
+        (None, Some(Health::Broken)) => ExitCode::from(BROKEN),
+        (None, _) => ExitCode::SUCCESS,
+    })
 }
 
-async fn server(place: Place) -> Vec<Check> {
-    let opened = match place {
-        Place::Named(named) => Session::named(&named).await,
-        Place::Private(_) => Session::open().await,
+/// What the server is like; an error, where it cannot be reached.
+async fn server(place: Place) -> Result<Vec<Check>, Error> {
+    let session = match place {
+        Place::Named(named) => Session::named(&named).await?,
+        Place::Private(_) => Session::open().await?,
     };
-    let session = match opened {
-        Ok(session) => session,
-        Err(error) => return vec![unreachable(&error)],
-    };
-    let server = match session.call(async |client| client.server().await).await {
-        Ok(server) => server,
-        Err(error) => return vec![unreachable(&error)],
-    };
+    let server = session.call(async |client| client.server().await).await?;
     let mut checks = vec![
         Check::ok(
             "reachable",
@@ -109,7 +114,7 @@ async fn server(place: Place) -> Vec<Check> {
             ));
         }
     }
-    checks
+    Ok(checks)
 }
 
 /// What the server says of itself, once a node that has just been started had its time; and of its clock.
@@ -217,7 +222,6 @@ fn text(groups: &[Group], colours: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Code;
 
     fn server(version: &str, build: &str) -> ServerView {
         ServerView {
