@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::array::{Element, Grant, Marked};
@@ -464,9 +464,9 @@ impl Job {
         Ok(applied)
     }
 
-    /// The clock was set back: what waits for a moment waits as long as before.
-    pub fn move_waits(&mut self, by: Duration) {
-        self.eligible_at = self.eligible_at.map(|at| at - by);
+    /// The clock was set by this much: what waits for a moment waits as long as before.
+    pub fn move_waits(&mut self, by: SignedDuration) {
+        self.eligible_at = self.eligible_at.map(|at| at + by);
         if let Some(progress) = &mut self.array {
             progress.move_waits(by);
         }

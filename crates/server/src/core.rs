@@ -150,7 +150,7 @@ pub(crate) struct Core {
     /// Who asks for nodes while the server has just started and they are on their way, and until when they may be.
     settling: Vec<Reply<()>>,
     settles_at: Timestamp,
-    /// Notices a clock that is set back.
+    /// Notices a clock that is set.
     clock: ClockReading,
     /// Tasks that are over but not yet forgotten by their node.
     ended: HashMap<TaskId, Ended>,

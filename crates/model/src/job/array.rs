@@ -8,8 +8,8 @@
 //! for room need not wait long: a lane that is given nothing more ends when it has done what it has.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, Effect, Ending, Invalid, Job, State};
@@ -179,8 +179,8 @@ impl Progress {
         }
     }
 
-    pub(super) fn move_waits(&mut self, by: Duration) {
-        self.resting.values_mut().for_each(|at| *at -= by);
+    pub(super) fn move_waits(&mut self, by: SignedDuration) {
+        self.resting.values_mut().for_each(|at| *at += by);
     }
 
     pub(super) fn limit_waits(&mut self, retries: &Retries, now: Timestamp) {

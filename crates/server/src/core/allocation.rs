@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use muster_api::view::Why;
 use muster_engine::{Family, Gang, Observed, Status, TimeLimit, Verdict, Wait};
 use muster_model::job::{Event, Invalid, State};
@@ -106,8 +107,8 @@ impl Allocation {
         self.ended.is_some() || self.back == Back::Done
     }
 
-    /// The clock was set back: every wait keeps its length.
-    pub fn move_waits(&mut self, by: Duration) {
+    /// The clock was set by this much: every wait keeps its length.
+    pub fn move_waits(&mut self, by: SignedDuration) {
         let waits = [
             &mut self.verdict_by,
             &mut self.ask_at,
@@ -117,7 +118,7 @@ impl Allocation {
             &mut self.ship_by,
             &mut self.visited_until,
         ];
-        waits.into_iter().for_each(|at| *at = at.map(|at| at - by));
+        waits.into_iter().for_each(|at| *at = at.map(|at| at + by));
     }
 }
 
