@@ -33,6 +33,7 @@ use crate::http::{Failure, Params};
 use crate::port::Origin;
 use crate::state::Shared;
 
+use bulk::LaneLogs;
 pub(crate) use ways::Bulks;
 
 /// Messages an agent may be behind before it is cut off; enough for the largest burst of prepares to one node.
@@ -198,30 +199,29 @@ async fn serve_bulk(
     let (opener, mut incoming, driver) = session::start(io, Side::Server);
     let mut way = shared.bulks.add(node, opener);
     let mut driver = Box::pin(driver);
-    let mut streams = JoinSet::new();
+    let (mut streams, lanes) = (JoinSet::new(), Arc::new(LaneLogs::default()));
     let ended = loop {
         tokio::select! {
             ended = &mut driver => break ended,
             () = way.replaced() => break Ok(()),
             () = shared.hang_up.cancelled() => return Ok(()),
             stream = incoming.next(), if streams.len() < STREAMS => match stream {
-                Some(stream) => drop(streams.spawn(bulk::serve(shared.clone(), node.clone(), stream))),
+                Some(stream) => {
+                    drop(streams.spawn(bulk::serve(shared.clone(), node.clone(), lanes.clone(), stream)));
+                }
                 None => break Ok(()),
             },
             Some(done) = streams.join_next() => log_stream_end(done),
         }
     };
-    // Streams end with their connection. They are not aborted: each first says what it has taken.
     drop((driver, incoming, way));
-    let draining = async {
-        while let Some(done) = streams.join_next().await {
-            log_stream_end(done);
-        }
-    };
-    // Those that still wait for something else are aborted.
-    tokio::select! {
-        _ = timeout(SILENCE, draining) => {}
-        () = shared.hang_up.cancelled() => {}
+    // What they wait for, and what they were sent, is of no use any more: the agent sends it again over its next connection.
+    streams.abort_all();
+    while let Some(done) = streams.join_next().await {
+        log_stream_end(done);
+    }
+    for task in lanes.take() {
+        bulk::tell_growth(shared, &task).await?;
     }
     ended
 }

@@ -1,7 +1,8 @@
 //! What one bulk stream carries: a log, a bundle's manifest, chunks, or a bundle from a node.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use muster_link::control::{self, Received};
@@ -32,11 +33,31 @@ const GROWTH: Duration = Duration::from_millis(25);
 /// How much of a pack is read at once.
 const PIECE: usize = 64 << 10;
 
+/// Logs of lanes that come over a connection, of which the core may have yet to hear how far they are.
+#[derive(Default)]
+pub(super) struct LaneLogs(Mutex<BTreeSet<TaskId>>);
+
+impl LaneLogs {
+    fn logs(&self) -> MutexGuard<'_, BTreeSet<TaskId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of them, for the end of the connection.
+    pub fn take(&self) -> BTreeSet<TaskId> {
+        std::mem::take(&mut self.logs())
+    }
+}
+
 /// Serves a stream that an agent opened, to its end.
-pub(super) async fn serve(shared: Arc<Shared>, node: NodeId, stream: Stream) -> io::Result<()> {
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    node: NodeId,
+    lanes: Arc<LaneLogs>,
+    stream: Stream,
+) -> io::Result<()> {
     let mut stream = BufReader::with_capacity(64 * 1024, stream);
     match timeout(SILENCE, control::receive(&mut stream)).await?? {
-        Some(Received::Message(header)) => answer(shared, &node, header, stream).await,
+        Some(Received::Message(header)) => answer(shared, &node, &lanes, header, stream).await,
         Some(Received::Unknown { .. }) | None => Ok(()),
     }
 }
@@ -44,16 +65,18 @@ pub(super) async fn serve(shared: Arc<Shared>, node: NodeId, stream: Stream) -> 
 async fn answer(
     shared: Arc<Shared>,
     node: &NodeId,
+    lanes: &LaneLogs,
     header: StreamHeader,
     mut stream: BufReader<Stream>,
 ) -> io::Result<()> {
     match header {
         StreamHeader::Log { task } => {
             is_of(&shared, &task, node).await?;
-            let result = take_log(&shared, &task, stream).await;
+            let result = take_log(&shared, &task, lanes, stream).await;
             if result.is_ok() {
-                shared.core.tell(Input::LogClosed(task)).await.map_err(io::Error::other)?;
+                shared.core.tell(Input::LogClosed(task.clone())).await.map_err(io::Error::other)?;
             }
+            lanes.logs().remove(&task);
             result
         }
         StreamHeader::Manifest { bundle } => send_manifest(&shared, bundle, &mut stream).await,
@@ -73,12 +96,18 @@ async fn answer(
 }
 
 /// Takes a log. Of a task that runs elements of an array, the core is told when there is more to read. It is told once more
-/// when the stream breaks: the lane may write nothing else before the core has acted on what came last.
-async fn take_log(shared: &Arc<Shared>, task: &TaskId, stream: BufReader<Stream>) -> io::Result<()> {
+/// when the stream breaks, or by [`LaneLogs`] when its connection does: the lane may write nothing else before the core has acted on what came last.
+async fn take_log(
+    shared: &Arc<Shared>,
+    task: &TaskId,
+    lanes: &LaneLogs,
+    stream: BufReader<Stream>,
+) -> io::Result<()> {
     let (readers, job) = (shared.readers.clone(), task.attempt.job.clone());
     if !blocking(move || readers.is_array(&job).map_err(io::Error::other)).await? {
         return shared.logs.ingest(task, stream).await;
     }
+    lanes.logs().insert(task.clone());
     // Held, so that it is the one that grows.
     let log = shared.logs.open(task);
     let mut grown = log.watch();
@@ -99,7 +128,7 @@ async fn take_log(shared: &Arc<Shared>, task: &TaskId, stream: BufReader<Stream>
     taken
 }
 
-async fn tell_growth(shared: &Shared, task: &TaskId) -> io::Result<()> {
+pub(super) async fn tell_growth(shared: &Shared, task: &TaskId) -> io::Result<()> {
     shared.core.tell(Input::LogGrown(task.clone())).await.map_err(io::Error::other)
 }
 

@@ -1,5 +1,6 @@
-//! A lane's log on a connection that breaks. The agent is the test.
+//! Streams on a connection that breaks, a lane's log above all. The agent is the test.
 
+use futures::FutureExt as _;
 use muster_engine::local;
 use muster_link::frame;
 use muster_link::log::{Appender, Header};
@@ -12,6 +13,7 @@ use muster_model::{AttemptId, TaskId};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::task::{AbortHandle, yield_now};
+use tokio::time::Instant;
 
 use super::*;
 use crate::core::Submission;
@@ -29,8 +31,8 @@ struct Lane {
     _home: tempfile::TempDir,
 }
 
-/// A stream of a lane's log, over a connection of its own.
-struct LogStream {
+/// A stream over a connection of its own.
+struct BulkStream {
     stream: BufReader<Stream>,
     /// The agent's end of the connection, then the server's.
     connection: AbortHandle,
@@ -87,7 +89,16 @@ impl Lane {
     }
 
     /// Opens the stream, and reads how much of the log the server has.
-    async fn open_log(&self) -> (LogStream, u64) {
+    async fn open_log(&self) -> (BulkStream, u64) {
+        let mut log = self.open(&StreamHeader::Log { task: self.task.clone() }).await;
+        let said = control::receive(&mut log.stream).await.unwrap();
+        let Some(Received::Message(LogHave { offset })) = said else {
+            panic!("the server says what it has");
+        };
+        (log, offset)
+    }
+
+    async fn open(&self, header: &StreamHeader) -> BulkStream {
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         let (opener, _incoming, driver) = session::start(ours, Side::Agent);
         let mut work = JoinSet::new();
@@ -95,12 +106,9 @@ impl Lane {
         work.spawn(async move { serve_bulk(&shared, &node(), theirs).await });
         let connection = work.spawn(driver);
         let mut stream = BufReader::new(opener.open().await.unwrap());
-        control::send(&mut stream, &StreamHeader::Log { task: self.task.clone() }).await.unwrap();
+        control::send(&mut stream, header).await.unwrap();
         stream.flush().await.unwrap();
-        let Some(Received::Message(LogHave { offset })) = control::receive(&mut stream).await.unwrap() else {
-            panic!("the server says what it has");
-        };
-        (LogStream { stream, connection, work }, offset)
+        BulkStream { stream, connection, work }
     }
 
     /// Whether the core has given the lane more elements. Each answer of the core comes after what was told before it.
@@ -122,7 +130,7 @@ impl Lane {
     }
 }
 
-impl LogStream {
+impl BulkStream {
     /// Sends a mark; returns once the server has it.
     async fn send(&mut self, mark: &[u8]) {
         frame::send(&mut self.stream, 0, mark).await.unwrap();
@@ -176,5 +184,23 @@ async fn growth_that_no_stream_has_told_is_told_by_the_next() {
     let_others_run().await;
     assert!(lane.is_granted_more().await, "the lane has done all that it was given");
     log.break_off().await;
+    lane.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_waits_is_dropped_with_its_connection() {
+    let lane = Lane::start().await;
+    let mut turns = Vec::new();
+    while let Some(Some(turn)) = lane.server.shared.uploads.node_turn().now_or_never() {
+        turns.push(turn);
+    }
+    let mut bundle = lane.open(&StreamHeader::PutBundle).await;
+    bundle.stream.write_u64_le(crate::upload::LARGE_MANIFEST + 1).await.unwrap();
+    bundle.stream.flush().await.unwrap();
+    let_others_run().await;
+    let broken_at = Instant::now();
+    bundle.break_off().await;
+    assert!(broken_at.elapsed() < Duration::from_secs(1), "{:?}", broken_at.elapsed());
+    drop(turns);
     lane.stop().await;
 }
