@@ -227,6 +227,7 @@ fn launch_of(
         has_secrets: !launch.secrets.is_empty(),
         stage: None,
         work,
+        launched_processes: launch.surroundings.launched_processes,
         elements: launch.elements.clone(),
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,

@@ -16,6 +16,7 @@ mod file;
 mod handover;
 mod life;
 pub(crate) mod notice;
+pub(crate) mod process_stream;
 mod program;
 mod session;
 pub(crate) mod setup;

@@ -6,6 +6,7 @@ pub mod flags;
 mod horovod;
 mod hostfile;
 mod jax;
+mod launched;
 mod mindspore;
 pub(crate) mod mpi;
 mod paddle;
@@ -48,6 +49,7 @@ pub(crate) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     if plan.each && matches!(own, Framework::Horovod | Framework::Mpi) {
         process::spread(gang, plan.copies(), rank, part, |_| BTreeMap::new());
     }
+    launched::add(gang, plan, own, part);
 }
 
 /// The list of hosts that launchers look for first, for every task that reaches the others: DeepSpeed's launcher finds it without

@@ -83,6 +83,14 @@ pub struct Surroundings {
     pub programs: Vec<String>,
     /// Variables that say where the working directory is.
     pub workdir_in: Vec<String>,
+    /// How many processes a launcher starts in the task, each of which gets output streams of its own; 0 if they share the
+    /// task's.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub launched_processes: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A line of a table of hosts.

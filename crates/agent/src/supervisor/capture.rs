@@ -91,7 +91,12 @@ impl Capture {
     /// not moved is still in the pipe.
     pub(crate) fn take(&mut self, pipe: BorrowedFd<'_>, stream: Stream) -> io::Result<u32> {
         let held = ioctl_fionread(pipe)?;
-        let length = u32::try_from(held).unwrap_or(u32::MAX).min(Header::MAX_LENGTH);
+        self.take_some(pipe, stream, u32::try_from(held).unwrap_or(u32::MAX))
+    }
+
+    /// The same for so many bytes, which the pipe holds.
+    pub(super) fn take_some(&mut self, pipe: BorrowedFd<'_>, stream: Stream, length: u32) -> io::Result<u32> {
+        let length = length.min(Header::MAX_LENGTH);
         if length == 0 {
             return Ok(0);
         }

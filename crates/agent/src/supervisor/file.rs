@@ -8,6 +8,7 @@
 //! | `inside.log` | who answers there | its troubles |
 //! | `sessions/` | who answers there | shells that keep their state, and their commands |
 //! | `secrets/` | agent, before the start | what it is given that is written nowhere else; gone before `exit.json` is there |
+//! | `streams/` | named pipes of the supervisor | what each process that a launcher starts writes to |
 //! | `elements` | agent | what a lane of an array has to do besides, one JSON object a line |
 //! | `control` | a pipe made by the agent | orders, one JSON object a line |
 //! | `stop-notice.json` | supervisor, before it signals | for the task: that it is to end, why, and until when |
@@ -76,6 +77,9 @@ pub struct Launch {
     /// What the command is to start, where that is not one process: it finds it in `processes.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
+    /// How many processes the command starts that have output streams of their own.
+    #[serde(default)]
+    pub launched_processes: u32,
     /// Where members of its gang come in; none if they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<SocketAddr>,

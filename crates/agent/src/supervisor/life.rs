@@ -21,7 +21,7 @@ use super::session;
 use super::setup::SetupReport;
 use super::spawn::{Failure, Program, spawn};
 use super::watch::{Watch, pipe_inodes, write_ends};
-use super::{RETRY, complain, notice};
+use super::{RETRY, complain, notice, process_stream};
 use crate::tree::{self, Kill, Process, Root, boot_id};
 use element::Element;
 
@@ -79,8 +79,9 @@ struct Running {
 }
 
 impl Life {
-    pub(super) fn new(dir: &Path, launch: Launch, capture: Capture) -> io::Result<Life> {
+    pub(super) fn new(dir: &Path, mut launch: Launch, capture: Capture) -> io::Result<Life> {
         let supervisor = Process::current()?;
+        let streams = process_stream::make(dir, &mut launch);
         let started = Started {
             format: FORMAT,
             boot_id: boot_id()?,
@@ -93,7 +94,7 @@ impl Life {
         Ok(Life {
             dir: dir.to_owned(),
             door: Door::open(dir, &launch)?,
-            watch: Watch::new(capture, Control::open(dir)?)?,
+            watch: Watch::new(capture, Control::open(dir)?, streams)?,
             write_ends: Some(write_ends()?),
             timeout_at: launch.timeout_ms.filter(|_| launch.elements.is_none()).map(from_now),
             launch,
@@ -425,6 +426,7 @@ impl Life {
 
     /// Keep all output until nobody is left who could write any.
     fn drain(&mut self) {
+        self.watch.release_process_streams();
         let deadline = Instant::now() + DRAIN;
         while self.watch.has_output(Instant::now() < deadline) {
             let until = (Instant::now() < deadline).then_some(deadline);

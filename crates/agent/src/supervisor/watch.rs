@@ -14,18 +14,25 @@ use rustix::fs::{Mode, OFlags, fstat, open};
 use super::capture::Capture;
 use super::control::Control;
 use super::file::Order;
+use super::process_stream::{self, LineFinder, LineWait, ProcessStream};
 use super::{RETRY, complain, is_full, session};
 
 pub(super) struct Watch {
     capture: Capture,
     control: Control,
     children: OwnedFd,
-    sources: [Source; 2],
+    /// The streams of the task's processes, then its own stdout and stderr: what is said of a process comes after what it wrote.
+    sources: Vec<Source>,
+    /// Where processes have streams of their own, lines are kept whole.
+    finder: Option<LineFinder>,
 }
 
-/// One of the task's streams.
-#[derive(Default)]
+/// A stream from which output is taken.
 struct Source {
+    stream: Stream,
+    /// The pipe of one process; none for the task's own, which are our stdin and stdout.
+    pipe: Option<OwnedFd>,
+    line: LineWait,
     ended: bool,
     trouble: Option<Trouble>,
 }
@@ -46,8 +53,12 @@ pub(super) struct Turn {
 }
 
 impl Watch {
-    pub(super) fn new(capture: Capture, control: Control) -> io::Result<Watch> {
-        Ok(Watch { capture, control, children: session::child_signals()?, sources: Default::default() })
+    pub(super) fn new(capture: Capture, control: Control, streams: Vec<ProcessStream>) -> io::Result<Watch> {
+        let finder = if streams.is_empty() { None } else { Some(LineFinder::new()?) };
+        let own = Stream::ALL.map(|stream| Source::new(stream, None));
+        let more = streams.into_iter().map(|ProcessStream { stream, pipe }| Source::new(stream, Some(pipe)));
+        let sources = more.chain(own).collect();
+        Ok(Watch { capture, control, children: session::child_signals()?, sources, finder })
     }
 
     /// Wait until something happens or `until` comes, and keep what the task wrote. `report` and the sockets of the door
@@ -68,11 +79,10 @@ impl Watch {
         if ready.control {
             turn.orders = self.control.orders();
         }
-        for stream in Stream::ALL {
-            let events = ready.streams[stream.index()];
+        for (at, events) in ready.sources {
             // A program's start is written down before its first output, which can wait for the next turn.
             if !events.is_empty() && !ready.report {
-                self.keep(stream, events.contains(PollFlags::HUP));
+                self.keep(at, events.contains(PollFlags::HUP));
             }
         }
         Ok(turn)
@@ -85,9 +95,10 @@ impl Watch {
 
     /// Keep all that the task has written until now. A full disk is waited for.
     pub(super) fn empty(&mut self) {
-        for stream in Stream::ALL {
+        for source in &mut self.sources {
+            source.line = LineWait::default();
             loop {
-                match with_pipe(stream, |pipe| self.capture.take(pipe, stream)) {
+                match self.capture.take(pipe(source.pipe.as_ref(), source.stream), source.stream) {
                     Ok(0) => break,
                     Ok(_) => {}
                     Err(error) if is_full(&error) => std::thread::sleep(RETRY),
@@ -115,6 +126,16 @@ impl Watch {
         self.sources.iter().any(|source| !source.ended && (patient || source.is_waiting_for_room()))
     }
 
+    /// From now on the stream of a process ends with its last writer.
+    pub(super) fn release_process_streams(&mut self) {
+        for pipe in self.sources.iter_mut().filter_map(|source| source.pipe.as_mut()) {
+            match process_stream::reopen_to_read(pipe) {
+                Ok(reading) => *pipe = reading,
+                Err(error) => complain("cannot see the end of a process's stream, which is awaited", &error),
+            }
+        }
+    }
+
     /// Nothing more is taken: a log that was cut says how much is missing.
     pub(super) fn close_log(&mut self) {
         if let Err(error) = self.capture.close_cut() {
@@ -136,11 +157,11 @@ impl Watch {
         let mut fds = Vec::with_capacity(7);
         fds.push(PollFd::new(&self.children, PollFlags::IN));
         fds.push(PollFd::new(&self.control, PollFlags::IN));
-        let [out, err] =
-            Stream::ALL.map(|stream| self.sources[stream.index()].is_open(now).then_some(stream));
-        let (stdin, stdout) = (stdin(), stdout());
-        fds.extend(out.map(|_| PollFd::new(&stdin, PollFlags::IN)));
-        fds.extend(err.map(|_| PollFd::new(&stdout, PollFlags::IN)));
+        let open: Vec<usize> = (0..self.sources.len()).filter(|at| self.sources[*at].is_open(now)).collect();
+        fds.extend(open.iter().map(|at| {
+            let source = &self.sources[*at];
+            PollFd::from_borrowed_fd(pipe(source.pipe.as_ref(), source.stream), PollFlags::IN)
+        }));
         fds.extend(report.map(|report| PollFd::new(report, PollFlags::IN)));
         fds.extend(door.into_iter().map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         let retries = self.sources.iter().filter_map(Source::retry_at);
@@ -154,16 +175,23 @@ impl Watch {
         Ok(Ready {
             children: !next(true).is_empty(),
             control: !next(true).is_empty(),
-            streams: [next(out.is_some()), next(err.is_some())],
+            sources: open.into_iter().map(|at| (at, next(true))).collect(),
             report: !next(report.is_some()).is_empty(),
             door: events.any(|events| !events.is_empty()),
         })
     }
 
     /// Take what a stream has. When its last writer is gone and it has nothing, it has ended.
-    fn keep(&mut self, stream: Stream, hung_up: bool) {
-        let taken = with_pipe(stream, |pipe| self.capture.take(pipe, stream));
-        let source = &mut self.sources[stream.index()];
+    fn keep(&mut self, at: usize, hung_up: bool) {
+        let source = &mut self.sources[at];
+        let pipe = pipe(source.pipe.as_ref(), source.stream);
+        let taken = match &mut self.finder {
+            None => self.capture.take(pipe, source.stream),
+            Some(finder) => source
+                .line
+                .due(finder, pipe, hung_up)
+                .and_then(|due| self.capture.take_some(pipe, source.stream, due)),
+        };
         match taken {
             Ok(count) => {
                 source.trouble = None;
@@ -183,18 +211,24 @@ impl Watch {
 struct Ready {
     children: bool,
     control: bool,
-    streams: [PollFlags; 2],
+    /// What there is of each open source, by its place.
+    sources: Vec<(usize, PollFlags)>,
     report: bool,
     door: bool,
 }
 
 impl Source {
+    fn new(stream: Stream, pipe: Option<OwnedFd>) -> Source {
+        Source { stream, pipe, line: LineWait::default(), ended: false, trouble: None }
+    }
+
     fn is_open(&self, now: Instant) -> bool {
-        !self.ended && self.trouble.as_ref().is_none_or(|trouble| trouble.retry_at <= now)
+        !self.ended && self.retry_at().is_none_or(|at| at <= now)
     }
 
     fn retry_at(&self) -> Option<Instant> {
-        self.trouble.as_ref().filter(|_| !self.ended).map(|trouble| trouble.retry_at)
+        let trouble = self.trouble.as_ref().map(|trouble| trouble.retry_at);
+        trouble.or(self.line.retry_at).filter(|_| !self.ended)
     }
 
     fn is_waiting_for_room(&self) -> bool {
@@ -203,10 +237,11 @@ impl Source {
 }
 
 /// Our stdin is the task's stdout, and our stdout its stderr: see the module of the supervisor.
-fn with_pipe<T>(stream: Stream, use_it: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
-    match stream {
-        Stream::Stdout => use_it(stdin().as_fd()),
-        Stream::Stderr => use_it(stdout().as_fd()),
+fn pipe(own: Option<&OwnedFd>, stream: Stream) -> BorrowedFd<'_> {
+    match (own, stream) {
+        (Some(own), _) => own.as_fd(),
+        (None, Stream::Stdout) => rustix::stdio::stdin(),
+        (None, Stream::Stderr) => rustix::stdio::stdout(),
     }
 }
 

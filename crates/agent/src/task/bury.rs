@@ -2,6 +2,7 @@
 //! wrote until then is saved.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Error, Observation, Pipes, lock_alone, observe_after_lock};
 use crate::secret;
+use crate::supervisor::process_stream;
 use crate::supervisor::{Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Outcome, STOP, read, write};
 use crate::tree::Root;
 
@@ -31,12 +33,14 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         Observation::Rebooted | Observation::Starting | Observation::Running(_) => None,
     };
     let launch = read::<Launch>(dir, LAUNCH).map_err(Error::io("read the launch", dir))?;
+    // While processes live that hold what is in them.
+    let streams = process_stream::reopen(dir).map_err(Error::io("open the streams of processes", dir))?;
     let survivors = match (&launch, root) {
         (Some(launch), Some(root)) => end_tree(launch, root),
         _ => Vec::new(),
     };
     let limits = launch.as_ref().map(|launch| launch.disk.clone()).unwrap_or_default();
-    let log_bytes = save_output(dir, pipes, limits).map_err(Error::io("save the output", dir))?;
+    let log_bytes = save_output(dir, pipes, &streams, limits).map_err(Error::io("save the output", dir))?;
     let exit = Exit {
         format: FORMAT,
         outcome: Outcome::SupervisorLost,
@@ -68,12 +72,21 @@ fn end_tree(launch: &Launch, root: Root) -> Vec<i32> {
     survivors
 }
 
-fn save_output(dir: &Path, pipes: Option<&Pipes>, limits: DiskLimits) -> io::Result<u64> {
+fn save_output(
+    dir: &Path,
+    pipes: Option<&Pipes>,
+    streams: &[(Stream, OwnedFd)],
+    limits: DiskLimits,
+) -> io::Result<u64> {
     let log = SegmentDir::new(dir.join(LOG));
-    let Some(pipes) = pipes else { return Ok(Capture::resume(log, [None, None])?.end()) };
-    let mut capture = Capture::resume(log, pipes.each().map(Some))?;
+    let held = pipes.map_or([None, None], |pipes| pipes.each().map(Some));
+    let mut capture = Capture::resume(log, held)?;
     capture.limit(limits);
     let deadline = Instant::now() + DRAIN;
+    for (stream, pipe) in streams {
+        while Instant::now() < deadline && capture.take(pipe.as_fd(), *stream)? > 0 {}
+    }
+    let Some(pipes) = pipes else { return Ok(capture.end()) };
     let mut open = Stream::ALL.to_vec();
     while !open.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -61,6 +61,7 @@ impl Plan {
             overlay: None,
             stage: None,
             work: None,
+            launched_processes: 0,
             format: FORMAT,
             task: id.clone(),
             steps: vec![step(StepKind::Command, argv)],

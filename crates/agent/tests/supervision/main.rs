@@ -12,6 +12,7 @@ mod element;
 mod ending;
 mod footprint;
 mod harness;
+mod launched;
 mod loss;
 mod memory;
 mod output;

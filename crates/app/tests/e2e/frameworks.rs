@@ -215,11 +215,54 @@ fn a_script_for_apulis_gives_every_process_its_rank_in_the_table() {
 fn run_words(home: &Home, in_front: &Path, words: &[&str]) -> Finished {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(in_front.to_owned()).chain(std::env::split_paths(&path));
-    let mut command = home.command(["run", "-N", "2"].iter().chain(words));
+    let tasks: &[&str] = if words.contains(&"-N") { &["run"] } else { &["run", "-N", "2"] };
+    let mut command = home.command(tasks.iter().chain(words));
     command.env("PATH", std::env::join_paths(folders).expect("a PATH")).env("PYTHONPATH", OsString::new());
     let finished = Running::start(command).finish_within(4 * DEADLINE);
     assert_eq!(finished.code(), 0, "{}\n{}", finished.out(), finished.err());
     finished
+}
+
+/// Writes each line in two halves, each of which reaches the pipe by itself.
+const IN_HALVES: &str = r#"
+import os, sys
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("LOCAL_RANK"))
+for line in range(3000):
+    sys.stdout.write("rank %s " % rank)
+    sys.stdout.write("line %d\n" % line)
+"#;
+
+fn check_whole_lines(output: &str) {
+    for rank in 0..4 {
+        let start = format!("rank {rank} line ");
+        let lines: Vec<&str> = lines_with(output, &start).collect();
+        let expected: Vec<String> = (0..3000).map(|line| line.to_string()).collect();
+        assert_eq!(lines, expected, "rank {rank}");
+    }
+    assert_eq!(output.lines().count(), 12_000);
+}
+
+#[test]
+fn lines_of_processes_that_a_launcher_starts_stay_whole() {
+    let _alone = alone();
+    let home = home();
+    home.write("train.py", IN_HALVES);
+    let bin = environment("pytorch").join("bin");
+    let one = ["-N", "1", "--processes", "4", "--"];
+    for (tasks, command) in [
+        (&one[..], &["torchrun", "train.py"][..]),
+        (&one, &["mpirun", "python3", "train.py"]),
+        (&["-N", "2", "--processes", "2", "--"], &["mpirun", "python3", "train.py"]),
+    ] {
+        let words: Vec<&str> = tasks.iter().chain(command).copied().collect();
+        println!("{words:?}");
+        check_whole_lines(&run_words(&home, &bin, &words).out());
+    }
+    // What is redirected stays redirected.
+    for line in ["torchrun train.py >all; wc -l <all", "mpirun python3 train.py | wc -l"] {
+        let words: Vec<&str> = one.iter().copied().chain(["sh", "-c", line]).collect();
+        assert_eq!(run_words(&home, &bin, &words).out().trim(), "12000", "{line}");
+    }
 }
 
 #[test]

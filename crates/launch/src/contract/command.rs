@@ -160,6 +160,11 @@ impl<'a> Launch<'a> {
         words.iter().enumerate().position(is_program).map_or(self.argv.len(), |end| begin + end)
     }
 
+    /// Whether the launcher is among the words.
+    pub fn is_found(&self) -> bool {
+        self.begin < self.argv.len()
+    }
+
     /// The value of the first of these flags that the user gave: `4` of `--nnodes=4` and of `--nnodes 4`.
     pub fn value(&self, flags: &[&str]) -> Option<&'a str> {
         let words = &self.argv[self.begin..self.end];

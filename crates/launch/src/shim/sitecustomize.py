@@ -1,18 +1,20 @@
 """Lets code that was written for other platforms and versions run unchanged. It is first on a task's PYTHONPATH.
 
-It mends five things, each only where it is certain to be wrong otherwise:
+It mends six things, each only where it is certain to be wrong otherwise:
 
 - `RANK_ID` that a launch script set to the number of the device on its own node, where the rank table has another;
 - arguments of `python -m paddle.distributed.launch` that Paddle 2.0 has taken away;
 - `jax.distributed.initialize()` without arguments, which by itself reads only the coordinator's address;
 - `accelerate launch` in a script, which takes the number of its machine and the size of the gang by flags alone;
-- `--local_rank`, which DeepSpeed's launcher gives every program: muster gives it where it starts one itself.
+- `--local_rank`, which DeepSpeed's launcher gives every program: muster gives it where it starts one itself;
+- lines of processes that share their launcher's stdout: each writes to streams of its own, where lines stay whole.
 
 Whatever goes wrong in here, the user's program starts. Works with Python 3.6 and later, hence the old-fashioned parts.
 """
 
 import os
 import re
+import stat
 import sys
 
 PADDLE_LAUNCH = ("paddle.distributed.launch", "paddle.distributed.fleet.launch")
@@ -234,6 +236,65 @@ def mend_jax_detection():
         get_local_process_id = classmethod(lambda cls: None)
 
 
+# Programs of Open MPI, MPICH and Intel MPI whose children are the processes of a job.
+MPI_PARENTS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "mpiexec.hydra", "hydra_pmi_proxy")
+# Descriptors that are only held are beyond those that programs choose.
+FIRST_HELD = 200
+
+
+def is_mpi_process():
+    """Whether mpirun started this process, and its output is the task's."""
+    if os.environ.get("MUSTER_MPI_OUTPUT") != "task":
+        return False
+    with open("/proc/%d/comm" % os.getppid()) as file:
+        return file.read().strip() in MPI_PARENTS
+
+
+def own_number(is_mpi):
+    """The number of this process among those that a launcher started in the task, or None."""
+    if is_mpi:
+        local = number("OMPI_COMM_WORLD_LOCAL_RANK")
+        return number("MPI_LOCALRANKID") if local is None else local
+    # The task itself has these variables, too, and is one process.
+    several = any((number(name) or 0) > 1 for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"))
+    return number("LOCAL_RANK") if several else None
+
+
+def move_to_own_streams():
+    """Puts streams of this process's own in place of the task's. What goes to a file or a program stays there."""
+    folder, *inodes = os.environ.get("MUSTER_STREAMS", "").rsplit(":", 2)
+    if len(inodes) != 2:
+        return
+    is_mpi = is_mpi_process()
+    process = own_number(is_mpi)
+    names = {inodes[0]: "out", inodes[1]: "err"}
+    for descriptor in (1, 2):
+        output = os.fstat(descriptor)
+        name = names.get(str(output.st_ino)) if stat.S_ISFIFO(output.st_mode) else None
+        if is_mpi and name is None and (stat.S_ISFIFO(output.st_mode) or os.isatty(descriptor)):
+            # A pipe or a terminal of mpirun's.
+            name = ("out", "err")[descriptor - 1]
+        path = "%s/%s.%s" % (folder, name, process)
+        if None not in (name, process) and os.path.exists(path):
+            move_to_stream(descriptor, path)
+
+
+def move_to_stream(descriptor, path):
+    """Has a descriptor be a named pipe, which this process also holds for reading: it outlives its reader."""
+    import fcntl
+
+    held = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    stream = os.open(path, os.O_WRONLY)
+    os.dup2(stream, descriptor)
+    os.close(stream)
+    try:
+        fcntl.fcntl(held, fcntl.F_DUPFD_CLOEXEC, FIRST_HELD)
+        os.close(held)
+    except OSError:
+        # Fewer files are allowed.
+        pass
+
+
 class Watcher:
     """Sees modules being looked for, and finds none: so nothing is imported here that the program does not import."""
 
@@ -275,5 +336,6 @@ def next_sitecustomize():
 
 
 guarded(mend_rank)
+guarded(move_to_own_streams)
 sys.meta_path.insert(0, Watcher)
 next_sitecustomize()
