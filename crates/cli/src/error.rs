@@ -181,7 +181,6 @@ impl Error {
         self.kind == Kind::OutputClosed
     }
 
-    #[cfg(test)]
     pub fn code(&self) -> &'static str {
         self.entry.code
     }
