@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, ensure};
 use muster_api::client::build;
@@ -25,6 +25,8 @@ use crate::k8s;
 const SECRETS_KEY: &str = "MUSTER_SECRETS_KEY";
 /// Enough for a laptop and for a team's server: the work is in the core's own thread, the disk and the kernel.
 const WORKERS: usize = 2;
+/// The core's, and one that waits for the disk.
+const OTHER_THREADS: usize = 2;
 
 pub fn run(options: ServerOptions) -> ExitCode {
     if options.daemon {
@@ -54,6 +56,8 @@ fn serve(options: ServerOptions, key: Option<String>) -> anyhow::Result<()> {
     let pinned = certificate.as_ref().filter(|(_, is_own)| *is_own).map(|(shown, _)| shown.fingerprint());
     let is_plain_chosen = options.listen_plain_http || config.server.is_plain();
     check_listen(options.listen.as_deref(), certificate.is_some(), is_plain_chosen)?;
+    check_threads(WORKERS + OTHER_THREADS)
+        .context("cannot make the server's threads; `ulimit -u`, or pids.max of its cgroup, is reached")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let options = Options {
         listen: options.listen.clone().map_or(Listen::Socket, Listen::Tcp),
@@ -78,6 +82,19 @@ fn serve(options: ServerOptions, key: Option<String>) -> anyhow::Result<()> {
     notify("STOPPING=1");
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(())
+}
+
+/// Whether so many threads can be made. Tokio panics where its own cannot.
+fn check_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    std::thread::scope(|scope| {
+        // All of them are there at once.
+        let _closed = gate.lock();
+        (0..count).try_for_each(|_| {
+            let wait = || drop(gate.lock());
+            std::thread::Builder::new().spawn_scoped(scope, wait).map(drop)
+        })
+    })
 }
 
 /// Refuses plain HTTP on an address that other machines reach, unless the operator chose it: passwords, tokens and the output of

@@ -1,6 +1,8 @@
 //! One HTTP connection, with the task that drives it.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::thread::Builder;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -11,6 +13,7 @@ use muster_link::tls::{self, Connector};
 use muster_link::unix;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -38,7 +41,8 @@ impl Connection {
                     Self::over(UnixStream::connect(path.as_path()).await.map_err(unreachable)?).await
                 }
                 Address::Tcp { host, port, .. } => {
-                    let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
+                    let addresses = addresses(host, *port).await.map_err(unreachable)?;
+                    let stream = TcpStream::connect(addresses.as_slice()).await.map_err(unreachable)?;
                     stream.set_nodelay(true).map_err(unreachable)?;
                     // One type for both, since all that is made of it is made for each type.
                     let stream: Line = match connector {
@@ -88,6 +92,34 @@ impl Connection {
     }
 }
 
+/// The addresses of a host. The lookup of a name blocks; tokio's own panics where no thread can be made for it.
+async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => Ok(vec![(ip, port).into()]),
+        Err(_) => look_up(host, port, |lookup| Builder::new().spawn(lookup).map(drop)).await,
+    }
+}
+
+/// Looks a name up. `start` does so on a thread.
+async fn look_up(
+    host: &str,
+    port: u16,
+    start: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+) -> io::Result<Vec<SocketAddr>> {
+    let (sender, found) = oneshot::channel();
+    let name = host.to_owned();
+    let lookup = move || {
+        let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        // The caller may have given up.
+        let _ = sender.send(found);
+    };
+    start(Box::new(lookup)).map_err(|error| {
+        let what = format!("no thread can be made to look up {host}, see `ulimit -u`: {error}");
+        io::Error::new(error.kind(), what)
+    })?;
+    found.await.map_err(|_| io::Error::other("the lookup of its name failed"))?
+}
+
 pub(super) fn refused(endpoint: &Endpoint, error: tls::Error) -> Error {
     let endpoint = endpoint.to_string();
     match error {
@@ -101,4 +133,19 @@ pub(super) struct Refused {
     pub error: hyper::Error,
     /// There when it was never sent.
     pub request: Option<Request<Pieces>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_beside_and_without_a_thread_there_is_an_error() {
+        let found = addresses("localhost", 7).await.unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 7), "{found:?}");
+        assert_eq!(addresses("::1", 7).await.unwrap(), ["[::1]:7".parse().unwrap()]);
+        let none = |_| Err(io::ErrorKind::WouldBlock.into());
+        let refused = look_up("localhost", 7, none).await.unwrap_err();
+        assert!(refused.to_string().contains("no thread can be made to look up localhost"), "{refused}");
+    }
 }
