@@ -67,6 +67,7 @@ const OPEN: &[(&str, Takes)] = &[
     ("--clusters", Takes::Value),
     ("--constraint", Takes::Value),
     ("--container-entrypoint", Takes::Nothing),
+    ("--container-entrypoint-log", Takes::Nothing),
     ("--container-env", Takes::Value),
     ("--container-image", Takes::Value),
     ("--container-mount-home", Takes::Nothing),
@@ -356,6 +357,10 @@ mod tests {
         options(&gang(fields), wishes, &place(&attempt()), None)
     }
 
+    fn batch(account: Option<&str>, options: &[&str]) -> serde_json::Value {
+        serde_json::json!({ "script": "#!/bin/sh\n", "account": account, "options": options })
+    }
+
     #[test]
     fn every_job_is_known_by_its_comment_and_never_begun_twice_by_slurm() {
         let words = of(&[], &Wishes::default());
@@ -414,6 +419,20 @@ mod tests {
             let words = of(&[("priority", priority.into())], &Wishes::default());
             assert!(!words.iter().any(|word| word.starts_with("--nice")), "{words:?}");
         }
+    }
+
+    #[test]
+    fn options_of_pyxis_reach_sbatch() {
+        let pyxis = [
+            "--container-image=nvcr.io#nvidia/pytorch:24.05-py3",
+            "--container-mounts=/data:/data",
+            "--no-container-mount-home",
+            "--container-entrypoint-log",
+        ];
+        let gang = gang(&[("batch", batch(None, &pyxis))]);
+        assert_eq!(refused_options(&gang.spec, &Wishes::default()), []);
+        let words = of(&[("batch", batch(None, &pyxis))], &Wishes::default());
+        assert!(words.ends_with(&pyxis.map(String::from)), "{words:?}");
     }
 
     #[test]
@@ -476,7 +495,6 @@ mod tests {
             options: vec!["--licenses=a".into()],
             ..Wishes::default()
         };
-        let batch = |account: Option<&str>, options: &[&str]| serde_json::json!({ "script": "#!/bin/sh\n", "account": account, "options": options });
         let refused = |account, options: &[&str]| -> Vec<String> {
             let errors = refused_options(&gang(&[("batch", batch(account, options))]).spec, &wishes);
             errors.into_iter().map(|error| format!("{} {}", error.field, error.message)).collect()

@@ -80,6 +80,7 @@ pub(super) const KNOWN: &[Known<Meaning>] = &[
     known("container", Value, Refused("container images are muster's `--image`, on engines that have them")),
     // Those of Pyxis, a plugin that many sites have.
     known("container-entrypoint", No, Slurm),
+    known("container-entrypoint-log", No, Slurm),
     known("container-env", Value, Slurm),
     known("container-image", Value, Slurm),
     known("container-mount-home", No, Slurm),

@@ -104,6 +104,21 @@ fn what_has_no_effect_here_is_said_once() {
 }
 
 #[test]
+fn options_of_pyxis_go_to_slurm_as_they_are_written() {
+    let header = "--container-image=nvcr.io#nvidia/pytorch:24.05-py3|--container-mounts /data:/data,$HOME/x:/x:ro|\
+                  --no-container-mount-home --container-entrypoint-log";
+    let slurm = Around { on_slurm: true, ..around(None) };
+    let Script { fields, notes } = read(&script(header), &slurm).unwrap();
+    let expected = json!([
+        "--container-image=nvcr.io#nvidia/pytorch:24.05-py3",
+        "--container-mounts=/data:/data,$HOME/x:/x:ro",
+        "--no-container-mount-home",
+        "--container-entrypoint-log"
+    ]);
+    assert_eq!((&fields["batch"]["options"], notes.len()), (&expected, 0));
+}
+
+#[test]
 fn the_nodes_of_the_command_line_win() {
     let (found, notes) = fields("--nodes=2-4|--ntasks-per-node=2|-G 8", Some(4));
     let expected = json!({"nodes": 4, "resources": {"gpus": "2"}, "batch": {"ntasks_per_node": 2}});

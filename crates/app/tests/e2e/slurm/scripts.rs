@@ -189,5 +189,8 @@ fn what_only_slurm_can_start_is_started_by_its_own_srun() {
     let done = node.run("", "srun --container-image=ubuntu --container-mounts=/data:/data true", &[]);
     let all = done.out() + &done.err();
     assert!(done.code() != 0 && all.contains("unrecognized option '--container-image=ubuntu'"), "{all}");
+    let done = node.run("--container-image=ubuntu", "true", &[]);
+    let all = done.out() + &done.err();
+    assert!(done.code() != 0 && all.contains("unrecognized option '--container-image=ubuntu'"), "{all}");
     node.wait_for_nothing_left();
 }
