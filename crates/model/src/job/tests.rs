@@ -366,7 +366,7 @@ fn a_pause_keeps_its_length_when_the_clock_is_set_back() {
     end_all(&mut job, exit(1));
     let hour = Duration::from_secs(3600);
     let mut noticed = job.clone();
-    noticed.move_waits(jiff::SignedDuration::from_hours(-1));
+    noticed.move_waits(SignedDuration::from_hours(-1));
     assert_eq!(noticed.eligible_at, Some(NOW - hour + Duration::from_secs(30)));
     // Nobody was there to notice it.
     job.limit_waits(NOW - hour);
