@@ -5,8 +5,9 @@
 //! speaks with them only through the files of the task's directory (see `file`).
 //!
 //! It is started before its task can run, and waits for it (see `handover`). From then on its stdin and stdout *are* the
-//! read ends of the task's stdout and stderr pipes. The agent made these and keeps duplicates, so if the supervisor alone dies, the task is not struck by `SIGPIPE` and the agent can take what is left
-//! in them. It must never write to its own stdout, never wait on anything but its own events, and never run a task
+//! read ends of the task's stdout and stderr pipes. The agent made these and keeps duplicates, and the task inherits some of its
+//! own, so that neither the death of the supervisor nor that of both strikes the task with `SIGPIPE`, and an agent can take
+//! what is left in them. It must never write to its own stdout, never wait on anything but its own events, and never run a task
 //! twice: a directory that already has a log is refused.
 
 mod capture;

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use super::complain;
 use super::file::{DOOR, INSIDE_LOG, Launch, Step, StepKind};
-use super::spawn::{Program, spawn};
+use super::spawn::{Program, ProgramDescriptors, spawn};
 
 /// One that died at once would do so again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -90,7 +90,8 @@ impl Door {
         let step = Step { kind: StepKind::Command, argv: words.into_iter().chain(descriptors).collect() };
         let program = Program::new(launch, &step)?;
         let log = OwnedFd::from(OpenOptions::new().create(true).append(true).open(dir.join(INSIDE_LOG))?);
-        Ok(spawn(&program, [&log, &log], &self.sockets, &launch.tree)?.pid)
+        let descriptors = ProgramDescriptors { streams: [&log, &log], more: &self.sockets, held: &[] };
+        Ok(spawn(&program, &descriptors, &launch.tree)?.pid)
     }
 
     /// A child has ended: perhaps that one.

@@ -19,8 +19,8 @@ use super::file::{
 };
 use super::session;
 use super::setup::SetupReport;
-use super::spawn::{Failure, Program, spawn};
-use super::watch::{Watch, pipe_inodes, write_ends};
+use super::spawn::{Failure, Program, ProgramDescriptors, spawn};
+use super::watch::{TaskPipeEnds, Watch, pipe_inodes};
 use super::{RETRY, complain, notice, process_stream};
 use crate::tree::{self, Kill, Process, Root, boot_id};
 use element::Element;
@@ -38,7 +38,7 @@ pub(super) struct Life {
     /// What `started.json` says, but for the step.
     started: Started,
     /// Kept until the last step has its own, so that the pipes do not end between two steps.
-    write_ends: Option<[OwnedFd; 2]>,
+    pipe_ends: Option<TaskPipeEnds>,
     timeout_at: Option<Instant>,
     stop: Option<Stop>,
     /// Whether anyone asked for a stop; a timeout is nobody's wish.
@@ -95,7 +95,7 @@ impl Life {
             dir: dir.to_owned(),
             door: Door::open(dir, &launch)?,
             watch: Watch::new(capture, Control::open(dir)?, streams)?,
-            write_ends: Some(write_ends()?),
+            pipe_ends: Some(TaskPipeEnds::open()?),
             timeout_at: launch.timeout_ms.filter(|_| launch.elements.is_none()).map(from_now),
             launch,
             started,
@@ -173,13 +173,14 @@ impl Life {
     fn start_step(&mut self, step: usize) -> io::Result<()> {
         let is_last = step + 1 == self.launch.steps.len();
         let program = Program::new(&self.launch, &self.launch.steps[step])?;
-        let Some([out, err]) = &self.write_ends else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let Some(ends) = &self.pipe_ends else { return Err(io::ErrorKind::BrokenPipe.into()) };
         self.setup = match self.launch.steps[step].kind {
             StepKind::Setup => Some(SetupReport::new()?),
             StepKind::Command => None,
         };
         let report = self.setup.as_ref().map(SetupReport::writer).transpose()?;
-        let spawned = spawn(&program, [out, err], report.as_slice(), &self.launch.tree)?;
+        let descriptors = ProgramDescriptors { more: report.as_slice(), ..ends.descriptors() };
+        let spawned = spawn(&program, &descriptors, &self.launch.tree)?;
         self.has_children = true;
         self.running = Some(Running {
             pid: spawned.pid,
@@ -190,7 +191,7 @@ impl Life {
             status: None,
         });
         if is_last {
-            self.write_ends = None;
+            self.pipe_ends = None;
         }
         Ok(())
     }
@@ -410,7 +411,7 @@ impl Life {
     /// End what the last step's own process has left behind. In a stop, the whole tree has the grace: the step may be
     /// a shell that dies at once, while the training it started is writing its last checkpoint.
     fn end_tree(&mut self) {
-        self.write_ends = None;
+        self.pipe_ends = None;
         self.reap();
         while self.has_children && self.stop.as_ref().is_some_and(|stop| !stop.is_killed) {
             if let Err(error) = self.turn(self.next_deadline()) {

@@ -20,8 +20,11 @@ use super::program;
 use crate::child::{join_keyring, reset_signals};
 use crate::tree::Tree;
 
-/// A descriptor number beyond any that a program is given.
+/// A descriptor number beyond any that a program is given to use.
 const HIGH: RawFd = 16;
+/// Descriptors that a program only holds have numbers just below this one, or below what it may have. Scripts like 200 for their
+/// locks, and shells take 255 and 63 for themselves.
+const HELD_BELOW: libc::rlim_t = 250;
 
 /// A step's program, ready to run.
 pub(super) struct Program {
@@ -144,13 +147,23 @@ impl Failure {
     }
 }
 
-/// Start a program whose stdout and stderr are these, and that has these descriptors besides, in order after them.
+/// The descriptors that a program has. Its stdin is always empty.
+pub(super) struct ProgramDescriptors<'a> {
+    /// Its stdout and stderr.
+    pub(super) streams: [&'a OwnedFd; 2],
+    /// Those that come after them, in order.
+    pub(super) more: &'a [OwnedFd],
+    /// Those that it holds without knowing of them, under high numbers. Where it may have no such number, it goes without.
+    pub(super) held: &'a [OwnedFd],
+}
+
+/// Start a program.
 pub(super) fn spawn(
     program: &Program,
-    streams: [&OwnedFd; 2],
-    more: &[OwnedFd],
+    descriptors: &ProgramDescriptors<'_>,
     tree: &Tree,
 ) -> io::Result<Spawned> {
+    let ProgramDescriptors { streams, more, held } = *descriptors;
     // Programs open /dev/stdout again, and are then asked whose it is.
     if let Some((uid, gid, _)) = &program.person {
         for stream in streams {
@@ -179,6 +192,7 @@ pub(super) fn spawn(
         person: program.person.as_ref(),
         limits: &program.limits,
         streams: &given,
+        held,
         doors: &doors,
         told: told.as_raw_fd(),
     };
@@ -223,16 +237,17 @@ impl Starter {
     pub(super) fn start(
         &mut self,
         program: &Program,
-        streams: [&OwnedFd; 2],
+        descriptors: &ProgramDescriptors<'_>,
         tree: &Tree,
     ) -> io::Result<Born> {
         // Becoming somebody else is done by the C library for all threads, of which it would find ours.
         if program.person.is_some() {
-            return start_apart(program, streams, tree);
+            return start_apart(program, descriptors, tree);
         }
         let (argv, env, files) = (pointers(&program.argv), pointers(&program.env), pointers(&program.files));
         let doors = tree.doors(self.birthplace.is_some())?;
-        let given = [self.null.as_raw_fd(), streams[0].as_raw_fd(), streams[1].as_raw_fd()];
+        let [stdout, stderr] = descriptors.streams;
+        let given = [self.null.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
         let child = Child {
             files: &files[..files.len() - 1],
             argv: &argv,
@@ -242,6 +257,7 @@ impl Starter {
             person: None,
             limits: &program.limits,
             streams: &given,
+            held: descriptors.held,
             doors: &doors,
             told: -1,
         };
@@ -249,7 +265,7 @@ impl Starter {
         let pid = match borrow_and_start(&mut errand, self.birthplace.as_ref(), &mut self.stack) {
             Ok(pid) => pid,
             // An old kernel, or a sandbox that has not heard of it.
-            Err(_) => return start_apart(program, streams, tree),
+            Err(_) => return start_apart(program, descriptors, tree),
         };
         match &errand.failure {
             Some(failure) => {
@@ -263,8 +279,8 @@ impl Starter {
 }
 
 /// The same for a child that tells through a pipe.
-fn start_apart(program: &Program, streams: [&OwnedFd; 2], tree: &Tree) -> io::Result<Born> {
-    let Spawned { pid, report } = spawn(program, streams, &[], tree)?;
+fn start_apart(program: &Program, descriptors: &ProgramDescriptors<'_>, tree: &Tree) -> io::Result<Born> {
+    let Spawned { pid, report } = spawn(program, descriptors, tree)?;
     let mut bytes = [0; Failure::BYTES];
     match rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut bytes)) {
         Ok(Failure::BYTES) => {
@@ -401,6 +417,7 @@ struct Child<'a> {
     person: Option<&'a (u32, u32, Vec<libc::gid_t>)>,
     limits: &'a [libc::rlimit],
     streams: &'a [RawFd],
+    held: &'a [OwnedFd],
     doors: &'a [OwnedFd],
     told: RawFd,
 }
@@ -457,14 +474,16 @@ impl Child<'_> {
                     return failed(Stage::CGROUP, 0);
                 }
             }
-            for (target, stream) in self.streams.iter().enumerate() {
-                if libc::dup2(*stream, target as RawFd) < 0 {
-                    return failed(Stage::STREAMS, 0);
-                }
-            }
             for (resource, limit) in self.limits.iter().enumerate() {
                 if libc::setrlimit(resource as _, limit) < 0 {
                     return failed(Stage::LIMITS, 0);
+                }
+            }
+            // Before the others, which may take the numbers that these have here.
+            self.leave_held();
+            for (target, stream) in self.streams.iter().enumerate() {
+                if libc::dup2(*stream, target as RawFd) < 0 {
+                    return failed(Stage::STREAMS, 0);
                 }
             }
             // What root's own session may hold is nothing for anybody else.
@@ -486,6 +505,26 @@ impl Child<'_> {
                 libc::umask(mask as libc::mode_t);
             }
             self.exec()
+        }
+    }
+
+    /// Leave the program what it holds, without which it runs as well.
+    ///
+    /// # Safety
+    /// As `run`.
+    #[expect(unsafe_code, reason = "see the safety section")]
+    unsafe fn leave_held(&self) {
+        // SAFETY: system calls only, with valid pointers; all-zero is a valid `rlimit`.
+        unsafe {
+            let mut limit: libc::rlimit = mem::zeroed();
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            let end = limit.rlim_cur.min(HELD_BELOW) as RawFd;
+            let first = end - self.held.len() as RawFd;
+            if first >= HIGH {
+                for held in self.held {
+                    libc::fcntl(held.as_raw_fd(), libc::F_DUPFD, first);
+                }
+            }
         }
     }
 

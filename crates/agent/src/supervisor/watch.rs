@@ -15,6 +15,7 @@ use super::capture::Capture;
 use super::control::Control;
 use super::file::Order;
 use super::process_stream::{self, LineFinder, LineWait, ProcessStream};
+use super::spawn::ProgramDescriptors;
 use super::{RETRY, complain, is_full, session};
 
 pub(super) struct Watch {
@@ -245,14 +246,35 @@ fn pipe(own: Option<&OwnedFd>, stream: Stream) -> BorrowedFd<'_> {
     }
 }
 
-/// The write ends of the task's pipes. The agent hands over read ends alone, as stdin and stdout, so that starting us
-/// needs nothing between its fork and our exec. The kernel opens a pipe anew for writing by this path.
+/// The ends of its pipes that the task is given.
 ///
-/// They can be read, too, so that the task itself holds its pipes when agent and supervisor are killed together: it is not
-/// ended by a signal at its next write, and the next agent finds what it wrote.
-pub(super) fn write_ends() -> io::Result<[OwnedFd; 2]> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    Ok([open("/proc/self/fd/0", flags, Mode::empty())?, open("/proc/self/fd/1", flags, Mode::empty())?])
+/// It writes to one and never reads from the other, which it only holds: when agent and supervisor are killed together, a task
+/// that holds the read ends is not ended by a signal at its next write, and the next agent finds what it wrote. One descriptor
+/// for both would be readable, which programs take for a reader that has gone.
+pub(super) struct TaskPipeEnds {
+    pub(super) write: [OwnedFd; 2],
+    pub(super) read: [OwnedFd; 2],
+}
+
+impl TaskPipeEnds {
+    /// The agent hands over read ends alone, as stdin and stdout, so that starting us needs nothing between its fork and our
+    /// exec. The kernel opens a pipe anew by these paths.
+    pub(super) fn open() -> io::Result<TaskPipeEnds> {
+        let both = |access| -> io::Result<[OwnedFd; 2]> {
+            let flags = access | OFlags::CLOEXEC;
+            Ok([
+                open("/proc/self/fd/0", flags, Mode::empty())?,
+                open("/proc/self/fd/1", flags, Mode::empty())?,
+            ])
+        };
+        Ok(TaskPipeEnds { write: both(OFlags::WRONLY)?, read: both(OFlags::RDONLY)? })
+    }
+
+    /// As a program of the task's has them.
+    pub(super) fn descriptors(&self) -> ProgramDescriptors<'_> {
+        let [stdout, stderr] = &self.write;
+        ProgramDescriptors { streams: [stdout, stderr], more: &[], held: &self.read }
+    }
 }
 
 /// The inode numbers of the task's pipes.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use muster_agent::supervisor::{NotExecutable, Outcome, Status};
 use muster_agent::task::{Error, await_gone};
+use rustix::process::{Resource, getrlimit};
+use serde_json::json;
 
 use crate::harness::{Plan, WAYS};
 
@@ -151,21 +153,50 @@ fn a_task_starts_as_from_a_fresh_shell() {
     // The C library's `posix_spawn` ignores its own two signals, 32 and 33, in every process it starts.
     let signals = task.stdout().replace("0000000180000000", "0000000000000000");
     assert_eq!(signals, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
-    let (_, task) = Plan::program(&["ls", "-l", "/proc/self/fd"]).run();
+    let (_, task) = Plan::program(&["ls", "-lU", "/proc/self/fd"]).run();
     let listing = task.stdout();
     let links: Vec<&str> =
         listing.lines().filter_map(|line| line.split_once(" -> ").map(|(_, target)| target)).collect();
-    assert_eq!(links.len(), 4, "{listing}");
+    assert_eq!(links.len(), 6, "{listing}");
     assert_eq!(links[0], "/dev/null");
     assert!(
         links[1].starts_with("pipe:") && links[2].starts_with("pipe:") && links[1] != links[2],
         "{listing}"
     );
     assert!(links[3].starts_with("/proc/"), "{listing}");
+    // Its own pipes once more, which it only holds.
+    assert_eq!(links[4..], links[1..3], "{listing}");
     let (_, task) = Plan::program(&["cut", "-d ", "-f1,5,6", "/proc/self/stat"]).run();
     let ids = task.stdout();
     let ids: Vec<&str> = ids.split_ascii_whitespace().collect();
     assert!(ids[0] == ids[1] && ids[1] == ids[2], "{ids:?}");
+}
+
+/// The numbers of a program's descriptors under a limit; number 3 is that of the listing itself.
+fn descriptors_under(limit: u64) -> Vec<u32> {
+    let kinds = [
+        Resource::Cpu,
+        Resource::Fsize,
+        Resource::Data,
+        Resource::Stack,
+        Resource::Core,
+        Resource::Rss,
+        Resource::Nproc,
+    ];
+    let present = kinds.map(getrlimit).map(|limit| json!({"soft": limit.current, "hard": limit.maximum}));
+    let limits = present.into_iter().chain([json!({"soft": limit, "hard": limit})]).collect();
+    let mut plan = Plan::program(&["ls", "-U", "/proc/self/fd"]);
+    plan.launch.limits = serde_json::from_value(limits).unwrap();
+    let (exit, task) = plan.run();
+    assert_eq!(exit.outcome, Outcome::Exited { code: 0 });
+    task.stdout().lines().map(|line| line.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_program_holds_its_pipes_under_numbers_that_it_may_have() {
+    assert_eq!(descriptors_under(4096), [0, 1, 2, 3, 248, 249]);
+    assert_eq!(descriptors_under(64), [0, 1, 2, 3, 62, 63]);
+    assert_eq!(descriptors_under(12), [0, 1, 2, 3]);
 }
 
 #[test]

@@ -116,6 +116,38 @@ fn output_is_saved_through_the_task_if_agent_and_supervisor_die_together() {
     task.assert_gone();
 }
 
+/// Holds nothing but its standard streams, and waits.
+const CLOSES_ALL: &str = "\
+import os, signal
+signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+os.closerange(3, 4096)
+with open('go') as go:
+    go.read()
+print('kept', flush=True)
+with open('ready', 'w') as ready:
+    ready.write('yes\\n')
+signal.pause()
+";
+
+#[test]
+fn what_a_program_wrote_that_closed_its_descriptors_is_saved_while_it_lives() {
+    let plan = Plan::program(&["python3", "-c", CLOSES_ALL]);
+    rustix::fs::mkfifoat(rustix::fs::CWD, plan.cwd().join("go"), rustix::fs::Mode::RWXU).unwrap();
+    let mut task = plan.start();
+    task.wait_started();
+    // From here on its output stays in the pipe.
+    kill_process(Pid::from_child(&task.child), Signal::STOP).unwrap();
+    fs::write(task.cwd().join("go"), "now\n").unwrap();
+    task.wait_file("ready");
+    task.pipes = None;
+    task.kill_supervisor();
+    let adopted = task::adopt(&task.dir).unwrap();
+    assert!(adopted.pipes.is_some());
+    task::bury(&task.dir, adopted.pipes.as_ref()).unwrap();
+    assert_eq!(task.stdout(), "kept\n");
+    task.assert_gone();
+}
+
 #[test]
 fn runaways_of_a_task_without_supervisor_are_found() {
     for way in WAYS {

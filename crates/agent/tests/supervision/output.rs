@@ -71,6 +71,34 @@ fn a_script_that_opens_its_streams_again_does_not_cut_the_log() {
     assert_eq!(task.stdout(), "one\ntwo\nthree\nfour\n");
 }
 
+/// asyncio takes a stdout that is readable for one whose reader has gone, and drops what is still to be written.
+const ASYNCIO: &str = "\
+import asyncio, select, sys
+
+async def main():
+    loop = asyncio.get_running_loop()
+    protocol = asyncio.streams.FlowControlMixin
+    transport, protocol = await loop.connect_write_pipe(protocol, sys.stdout)
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    for number in range(5):
+        writer.write(b'line %d\\n' % number)
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+readable, _, _ = select.select([1, 2], [], [], 0)
+print('readable:', readable, file=sys.stderr)
+asyncio.run(main())
+";
+
+#[test]
+fn the_streams_of_a_program_can_be_written_and_not_read() {
+    let (exit, task) = Plan::program(&["python3", "-c", ASYNCIO]).run();
+    assert_eq!(exit.outcome, Outcome::Exited { code: 0 });
+    let [stdout, stderr] = task.output().map(|bytes| String::from_utf8(bytes).unwrap());
+    assert_eq!(stderr, "readable: []\n");
+    assert_eq!(stdout, "line 0\nline 1\nline 2\nline 3\nline 4\n");
+}
+
 #[test]
 fn output_between_two_steps_and_after_is_one_log() {
     let (_, task) = Plan::script("echo command").setup("echo setup").run();

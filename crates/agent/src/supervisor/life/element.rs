@@ -266,8 +266,8 @@ impl Life {
     }
 
     fn start_and_wait(&mut self, work: &mut Work, step: usize, starved: Option<u64>) -> Outcome {
-        let Some([out, err]) = &self.write_ends else { return Outcome::NotStarted };
-        let pid = match work.starter.start(&work.program, [out, err], &self.launch.tree) {
+        let Some(ends) = &self.pipe_ends else { return Outcome::NotStarted };
+        let pid = match work.starter.start(&work.program, &ends.descriptors(), &self.launch.tree) {
             Ok(Born::Runs(pid)) => pid,
             Ok(Born::Failed(outcome)) => return outcome,
             Err(error) => return Outcome::LaunchFailed { message: error.to_string() },
