@@ -9,6 +9,6 @@ mod synthetic;
 mod trace;
 
 pub use play::play;
-pub use report::{Report, Waits};
+pub use report::{NeverStarted, Report, Waits, WorkspaceReport};
 pub use synthetic::Synthetic;
 pub use trace::{JobLine, Line, NodeLine, Trace, TraceError, WorkspaceLine};

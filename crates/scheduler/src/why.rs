@@ -203,6 +203,13 @@ impl Scheduler {
         })
     }
 
+    /// The first thing that stands in the way of a job, with its numbers. None if the job is not known.
+    pub(crate) fn reason(&self, id: &JobId, now: Millis) -> Option<(Tier, String)> {
+        let ix = *self.job_index.get(id)?;
+        let (tier, _, constraint, _) = self.words(ix, now);
+        Some((tier, constraint))
+    }
+
     /// The first thing that stands in the way of a job.
     pub(crate) fn words(&self, ix: JobIx, now: Millis) -> Words {
         self.set_aside(ix).or_else(|| self.impossible(ix)).unwrap_or_else(|| self.blocked(ix, now))

@@ -2,8 +2,11 @@
 //!
 //! The scheduler itself is played, in a time of its own. Nothing is submitted anywhere; a server is asked only for its history.
 
+mod formula;
 mod history;
+mod table;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +16,7 @@ use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 use muster_api::model::quantity::format_duration;
 use muster_scheduler::Policy;
-use muster_scheduler::simulate::{Report, Synthetic, Trace, Waits, play};
+use muster_scheduler::simulate::{Line, Report, Synthetic, Trace, TraceError, Waits, WorkspaceReport, play};
 use serde_json::json;
 
 use crate::error::{Code, Error};
@@ -29,6 +32,8 @@ A trace has one JSON object on each line:
   {\"nodes\": {\"count\": 100, \"cpus\": 128, \"memory_gib\": 1024, \"devices\": 8, \"model\": \"H100\"}}
   {\"workspace\": {\"name\": \"nlp\", \"weight\": 2, \"devices\": {\"nominal\": 400, \"borrow\": null, \"lend\": null}}}
   {\"job\": {\"at\": 0, \"runs\": 3600, \"workspace\": \"nlp\", \"user\": \"ann\", \"nodes\": 2, \"gpus\": \"8\"}}
+Several files make one trace. Those named *.csv are tables with a row for each job, or for each node. The tables of Alibaba's GPU
+traces of 2020 and 2023, of Philly and of Helios are recognised by their columns; of others, --columns says what they mean.
 
 Policies: default, fifo, greedy, by-age, no-preemption, or a YAML file of what is to be different.
 
@@ -37,11 +42,16 @@ Examples:
   muster sim --nodes 100 --jobs 2000 --compare fifo,default
   muster sim --history --compare default,ours.yaml
   muster sim --history --save-trace october.jsonl
-  muster sim trace.jsonl --policy ours.yaml --json")]
+  muster sim trace.jsonl --policy ours.yaml --json
+  muster sim openb_node_list_gpu_node.csv openb_pod_list_default.csv
+  muster sim nodes.jsonl jobs.csv --columns at=submitted,runs=ended-started,workspace=team,gpus=gpus_in_all/nodes,nodes=nodes")]
 pub(crate) struct Args {
-    /// The trace to play, as JSON lines; without it, work is made up
+    /// The files of the trace to play, JSON lines or CSV; without any, work is made up
     #[arg(value_name = "TRACE")]
-    trace: Option<PathBuf>,
+    trace: Vec<PathBuf>,
+    /// What the columns of a CSV file of jobs mean; between columns and numbers may be `-`, `*` and `/`
+    #[arg(long, value_name = "FIELD=COLUMN,…", value_delimiter = ',', requires = "trace")]
+    columns: Vec<table::Mapping>,
     /// Play what this server has run so far
     #[arg(long, conflicts_with_all = ["trace", "nodes", "jobs", "seed", "load"])]
     history: bool,
@@ -88,10 +98,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let names = if args.compare.is_empty() { vec![args.policy.clone()] } else { args.compare.clone() };
     let policies =
         names.iter().map(|name| Ok((name.clone(), policy(name)?))).collect::<Result<Vec<_>, Error>>()?;
-    let trace = match &args.trace {
-        Some(path) => read(path)?,
-        None if args.history => history::ask(args.on.as_deref(), args.last).await?,
-        None => made_up(args).trace(),
+    let trace = match &args.trace[..] {
+        [] if args.history => history::ask(args.on.as_deref(), args.last).await?,
+        [] => made_up(args).trace(),
+        paths => read(paths, &args.columns)?,
     };
     if let Some(path) = &args.save_trace {
         return write(path, &trace);
@@ -113,8 +123,16 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             played.iter().map(|(policy, report)| json!({ "policy": policy, "report": report })).collect();
         terminal::say_json(&all)?;
     } else {
-        let table = table(&played).render(terminal::width(), terminal::stdout_has_colours());
-        terminal::to_stdout(&table)?;
+        let (width, has_colours) = (terminal::width(), terminal::stdout_has_colours());
+        let mut text = table(&played).render(width, has_colours);
+        if let Some(table) = workspace_table(&played) {
+            text = format!("{text}\n{}", table.render(width, has_colours));
+        }
+        for (position, line) in never_started(&played).iter().enumerate() {
+            let before = if position == 0 { "\n" } else { "" };
+            text = format!("{text}{before}{line}\n");
+        }
+        terminal::to_stdout(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -135,14 +153,49 @@ fn bar(policy: &str) -> ProgressBar {
     }
 }
 
-fn read(path: &Path) -> Result<Trace, Error> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| Error::io(Code::TraceInvalid, format!("read the trace {shown}"), &error))?;
-    Trace::parse(&text).map_err(|error| {
-        Error::new(Code::TraceInvalid, format!("{shown}: {error}"))
-            .hint("`muster sim --help` shows what a trace has")
+/// One trace out of all files.
+fn read(paths: &[PathBuf], columns: &[table::Mapping]) -> Result<Trace, Error> {
+    let is_table = |path: &Path| path.extension().is_some_and(|it| it.eq_ignore_ascii_case("csv"));
+    let (mut trace, mut rows) = (Trace::default(), Vec::new());
+    for path in paths {
+        let shown = path.display();
+        let text = fs::read_to_string(path)
+            .map_err(|error| Error::io(Code::TraceInvalid, format!("read the trace {shown}"), &error))?;
+        if is_table(path) {
+            let table =
+                table::read(path, &text, columns).map_err(|what| invalid(&format!("{shown}: {what}")))?;
+            if let Some(remark) = table.remark() {
+                terminal::note(&format!("{shown}: {remark}"));
+            }
+            rows.extend(table.lines);
+        } else {
+            trace.read(&text).map_err(|error| invalid(&format!("{shown}: {error}")))?;
+        }
+    }
+    for line in since_the_first(rows) {
+        trace.add(line).map_err(|what| invalid(&what))?;
+    }
+    let shown = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    trace.complete().map_err(|error| match error {
+        TraceError::NoNodes => invalid(&format!("{shown}: {error}; it may be in another file beside")),
+        _ => invalid(&format!("{shown}: {error}")),
     })
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(Code::TraceInvalid, what).hint("`muster sim --help` shows what a trace has")
+}
+
+/// Tables say when a job was submitted by the clock; a trace, how long after the first.
+fn since_the_first(mut lines: Vec<Line>) -> Vec<Line> {
+    let at = |line: &Line| if let Line::Job(job) = line { Some(job.at) } else { None };
+    let first = lines.iter().filter_map(at).min_by(f64::total_cmp).unwrap_or(0.0);
+    for line in &mut lines {
+        if let Line::Job(job) = line {
+            job.at -= first;
+        }
+    }
+    lines
 }
 
 fn write(path: &Path, trace: &Trace) -> Result<ExitCode, Error> {
@@ -168,11 +221,66 @@ fn policy(name: &str) -> Result<Policy, Error> {
     Ok(policy)
 }
 
+fn span(seconds: f64) -> String {
+    format_duration(Duration::from_secs_f64(seconds.max(0.0)))
+}
+
+/// How many workspaces, and reasons of jobs that never started, are shown.
+const SHOWN: usize = 20;
+
+/// What each workspace had of it, if there are several.
+fn workspace_table(played: &[(String, Report)]) -> Option<Table> {
+    let (_, first) = played.first()?;
+    let mut by_use: Vec<(&String, &WorkspaceReport)> = first.workspaces.iter().collect();
+    by_use.sort_by(|(_, a), (_, b)| b.device_hours.total_cmp(&a.device_hours).then(b.jobs.cmp(&a.jobs)));
+    if by_use.len() < 2 {
+        return None;
+    }
+    let waits: Vec<String> = match played {
+        [_] => vec!["wait: half / 90 %".into()],
+        several => several.iter().map(|(policy, _)| format!("wait: half / 90 %, {policy}")).collect(),
+    };
+    let headings =
+        ["workspace", "jobs", "over", "device hours"].into_iter().chain(waits.iter().map(String::as_str));
+    let mut table = Table::new(&headings.collect::<Vec<_>>());
+    for (name, report) in by_use.iter().take(SHOWN) {
+        let figures =
+            [report.jobs.to_string(), report.over.to_string(), format!("{:.1}", report.device_hours)];
+        let mut row = vec![Cell::from((*name).clone())];
+        row.extend(figures.map(Cell::from));
+        row.extend(played.iter().map(|(_, report)| {
+            let waits = report.workspaces.get(*name).map(|it| &it.waits);
+            Cell::from(waits.map_or("-".into(), |it| format!("{} / {}", span(it.p50), span(it.p90))))
+        }));
+        table.row(row);
+    }
+    if by_use.len() > SHOWN {
+        terminal::remark(&format!("{} more workspaces had less; --json has all", by_use.len() - SHOWN));
+    }
+    Some(table)
+}
+
+/// The jobs that never started, a line for each reason. Policies that say the same are one.
+fn never_started(played: &[(String, Report)]) -> Vec<String> {
+    let mut said: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (policy, report) in played {
+        for never in report.never.iter().take(SHOWN) {
+            let jobs = if never.jobs == 1 { "1 job".to_owned() } else { format!("{} jobs", never.jobs) };
+            let line = format!("{jobs} of {} never started: {}", never.workspace, never.reason);
+            said.entry(line).or_default().push(policy);
+        }
+    }
+    let with_policies = |(line, policies): (String, Vec<&str>)| match policies.len() == played.len() {
+        true => line,
+        false => format!("{}: {line}", policies.join(", ")),
+    };
+    said.into_iter().map(with_policies).collect()
+}
+
 fn table(played: &[(String, Report)]) -> Table {
     let mut headings = vec![""];
     headings.extend(played.iter().map(|(name, _)| name.as_str()));
     let mut table = Table::new(&headings);
-    let span = |seconds: f64| format_duration(Duration::from_secs_f64(seconds.max(0.0)));
     let waits = |waits: &Waits| [waits.p50, waits.p90, waits.p99, waits.max].map(span).join(" / ");
     let percent = |part: f64| format!("{:.1} %", part * 100.0);
     let mut row = |title: &str, cell: &dyn Fn(&Report) -> String| {

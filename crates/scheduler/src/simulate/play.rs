@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use muster_model::{JobId, NodeId};
 
-use super::report::{Meter, Report};
+use super::report::{Meter, NeverStarted, Report};
 use super::trace::{JobLine, Trace};
 use crate::policy::{Millis, Policy};
 use crate::request::{Change, Fate, Request, Shape};
@@ -38,6 +38,7 @@ struct Played {
     started_at: Millis,
     saved_at: Millis,
     tries: u32,
+    is_over: bool,
 }
 
 struct Player<'a> {
@@ -53,8 +54,9 @@ struct Player<'a> {
 pub fn play(trace: &Trace, policy: &Policy, mut watch: impl FnMut(usize, usize)) -> Report {
     let mut player = Player::new(trace, policy);
     let all = trace.jobs.len();
-    let mut told = 0;
+    let (mut told, mut at) = (0, 0);
     while let Some(Reverse((now, happens))) = player.to_come.pop() {
+        at = now;
         player.meter.advance(now);
         player.apply(now, happens);
         while let Some(Reverse((_, next))) = player.to_come.peek().filter(|next| next.0.0 == now).copied() {
@@ -68,7 +70,8 @@ pub fn play(trace: &Trace, policy: &Policy, mut watch: impl FnMut(usize, usize))
         }
     }
     watch(player.meter.over(), all);
-    player.meter.report(all)
+    let never = player.never_started(at);
+    player.meter.report(all, never)
 }
 
 fn millis(seconds: f64) -> Millis {
@@ -89,6 +92,7 @@ impl<'a> Player<'a> {
             started_at: 0,
             saved_at: 0,
             tries: 0,
+            is_over: false,
         });
         Self {
             scheduler,
@@ -108,10 +112,12 @@ impl<'a> Player<'a> {
                 self.scheduler.submit(request(ix, line, now));
             }
             Happens::Ends(ix, tries) if self.jobs[ix as usize].tries == tries => {
-                self.jobs[ix as usize].tries += 1;
+                let job = &mut self.jobs[ix as usize];
+                job.tries += 1;
+                job.is_over = true;
                 self.scheduler.ended(&id(ix), 0, Fate::Over, now);
                 self.meter.stops(&self.trace.jobs[ix as usize]);
-                self.meter.ends();
+                self.meter.ends(&self.trace.jobs[ix as usize]);
             }
             Happens::Saves(ix, tries) if self.jobs[ix as usize].tries == tries => {
                 let job = &mut self.jobs[ix as usize];
@@ -141,6 +147,32 @@ impl<'a> Player<'a> {
             let tries = self.jobs[ix as usize].tries;
             self.to_come.push(Reverse((now + millis(every), Happens::Saves(ix, tries))));
         }
+    }
+
+    /// The jobs that still wait when nothing happens any more, by what the scheduler says of them.
+    fn never_started(&self, now: Millis) -> Vec<NeverStarted> {
+        let mut reasons: BTreeMap<(String, &'static str, String), usize> = BTreeMap::new();
+        // Jobs that ask alike wait for the same reason, and there may be very many.
+        let mut asked: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
+        for ix in (0..).zip(&self.jobs).filter(|(_, job)| !job.is_over).map(|(ix, _)| ix) {
+            let line = &self.trace.jobs[ix as usize];
+            let (nodes, gpus) = (line.nodes, line.gpus.as_ref().map(ToString::to_string));
+            let asks = (nodes, gpus, line.cpus, line.memory_gib, line.exclusive, &line.workspace, &line.user);
+            let (code, reason) = asked.entry(format!("{asks:?}")).or_insert_with(|| {
+                let words = self.scheduler.reason(&id(ix), now);
+                words.map_or(("unknown", String::new()), |(tier, reason)| (tier.code(), reason))
+            });
+            *reasons.entry((line.workspace.clone(), code, reason.clone())).or_default() += 1;
+        }
+        let never = reasons.into_iter().map(|((workspace, code, reason), jobs)| NeverStarted {
+            jobs,
+            workspace,
+            code,
+            reason,
+        });
+        let mut never: Vec<NeverStarted> = never.collect();
+        never.sort_by_key(|it| Reverse(it.jobs));
+        never
     }
 
     fn plan(&mut self, now: Millis) {
@@ -214,4 +246,28 @@ fn request(ix: u32, line: &JobLine, now: Millis) -> Request {
         ..Need::default()
     };
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_fits_is_named_and_each_workspace_has_its_figures() {
+        let text = r#"
+            {"nodes": {"count": 2, "cpus": 64, "memory_gib": 512, "devices": 8, "model": "H100"}}
+            {"job": {"at": 0, "runs": 3600, "workspace": "nlp", "nodes": 2, "gpus": "8"}}
+            {"job": {"at": 10, "runs": 60, "workspace": "cv", "gpus": "1"}}
+            {"job": {"at": 20, "runs": 60, "workspace": "cv", "gpus": "16"}}
+            {"job": {"at": 30, "runs": 60, "workspace": "cv", "gpus": "16"}}
+            {"job": {"at": 40, "runs": 60, "workspace": "nlp", "gpus": "A100:1"}}"#;
+        let report = play(&Trace::parse(text).unwrap(), &Policy::default(), |_, _| ());
+        assert_eq!((report.jobs, report.over), (5, 2));
+        let never: Vec<_> = report.never.iter().map(|it| (it.jobs, &*it.workspace, it.code)).collect();
+        assert_eq!(never, [(2, "cv", "never_fits"), (1, "nlp", "never_fits")]);
+        assert!(report.never[0].reason.contains("16 devices"), "{:?}", report.never);
+        let (cv, nlp) = (&report.workspaces["cv"], &report.workspaces["nlp"]);
+        assert_eq!((cv.jobs, cv.over, nlp.jobs, nlp.over), (3, 1, 2, 1));
+        assert_eq!((nlp.device_hours, cv.waits.max), (16.0, 3590.0));
+    }
 }

@@ -25,7 +25,7 @@ pub struct Waits {
 pub struct Report {
     /// How many jobs there were.
     pub jobs: usize,
-    /// How many of them were over at the end; the others never fitted.
+    /// How many of them were over at the end; the others never started, see `never`.
     pub over: usize,
     /// How many starts there were, those after a preemption included.
     pub starts: u64,
@@ -43,6 +43,38 @@ pub struct Report {
     pub preemptions: u64,
     /// The part of all device time that was lost by that.
     pub lost: f64,
+    /// What came of it for each workspace, by name.
+    pub workspaces: BTreeMap<String, WorkspaceReport>,
+    /// Jobs that never started, by the reason, the most first.
+    pub never: Vec<NeverStarted>,
+}
+
+/// What came of a policy for one workspace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkspaceReport {
+    /// How many jobs it had.
+    pub jobs: usize,
+    /// How many of them were over at the end.
+    pub over: usize,
+    /// How long its jobs waited.
+    pub waits: Waits,
+    /// Devices that it used, times hours.
+    pub device_hours: f64,
+    /// How often a run of it was ended for another.
+    pub preemptions: u64,
+}
+
+/// Jobs that never started, for one reason.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NeverStarted {
+    /// How many there are.
+    pub jobs: usize,
+    /// The workspace of them.
+    pub workspace: String,
+    /// The code of the reason, as `why` has it.
+    pub code: &'static str,
+    /// The reason, in numbers.
+    pub reason: String,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +85,24 @@ struct Team {
     /// Device time while it, too, had jobs that waited.
     used: f64,
     wanted: f64,
+    /// All of its device time.
+    device_seconds: f64,
+    jobs: usize,
+    over: usize,
+    preemptions: u64,
+    waits: Vec<f64>,
+}
+
+impl Team {
+    fn report(mut self) -> WorkspaceReport {
+        WorkspaceReport {
+            jobs: self.jobs,
+            over: self.over,
+            waits: percentiles(&mut self.waits),
+            device_hours: self.device_seconds / 3600.0,
+            preemptions: self.preemptions,
+        }
+    }
 }
 
 /// Keeps the figures while time goes on.
@@ -110,13 +160,21 @@ impl Meter {
         } else {
             self.there += self.held * seconds;
         }
-        for team in self.teams.values_mut().filter(|team| team.waiting > 0) {
-            team.used += team.held * seconds;
-            team.wanted += seconds;
+        for team in self.teams.values_mut() {
+            team.device_seconds += team.held * seconds;
+            if team.waiting > 0 {
+                team.used += team.held * seconds;
+                team.wanted += seconds;
+            }
         }
     }
 
     pub fn arrives(&mut self, job: &JobLine) {
+        self.team(job).jobs += 1;
+        self.waits_again(job);
+    }
+
+    fn waits_again(&mut self, job: &JobLine) {
         self.waiting += 1;
         self.team(job).waiting += 1;
     }
@@ -137,6 +195,7 @@ impl Meter {
         team.waiting -= 1;
         if is_first {
             let waited = now as f64 / 1000.0 - job.at;
+            team.waits.push(waited);
             self.waits.push(waited);
             if job.nodes > 1 {
                 self.gang_waits.push(waited);
@@ -151,22 +210,24 @@ impl Meter {
         self.team(job).held -= held;
     }
 
-    pub fn ends(&mut self) {
+    pub fn ends(&mut self, job: &JobLine) {
         self.over += 1;
         self.last_over = self.now;
+        self.team(job).over += 1;
     }
 
     pub fn preempted(&mut self, job: &JobLine, lost: Millis) {
         self.preemptions += 1;
         self.lost += lost as f64 / 1000.0 * held_by(job);
-        self.arrives(job);
+        self.team(job).preemptions += 1;
+        self.waits_again(job);
     }
 
     pub fn over(&self) -> usize {
         self.over
     }
 
-    pub fn report(mut self, jobs: usize) -> Report {
+    pub fn report(mut self, jobs: usize, never: Vec<NeverStarted>) -> Report {
         let part = |some: f64, all: f64| if all > 0.0 { some / all } else { 0.0 };
         let means = self.teams.values().filter(|team| team.wanted > 0.0);
         let means: Vec<f64> = means.map(|team| team.used / team.wanted / team.weight).collect();
@@ -181,6 +242,8 @@ impl Meter {
             fairness: jain(&means),
             preemptions: self.preemptions,
             lost: part(self.lost, self.used),
+            workspaces: self.teams.into_iter().map(|(name, team)| (name, team.report())).collect(),
+            never,
         }
     }
 }

@@ -200,22 +200,40 @@ pub enum TraceError {
 }
 
 impl Trace {
-    /// Reads a trace, one JSON object for each line; empty lines are passed over.
+    /// Reads a trace that is one file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut trace = Self::default();
-        for (number, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
-            let wrong = |message: String| TraceError::Line { line: number, message };
-            match serde_json::from_str(text).map_err(|error| wrong(error.to_string()))? {
-                Line::Nodes(nodes) => trace.nodes.push(nodes),
-                Line::Workspace(workspace) => trace.workspaces.push(workspace),
-                Line::Job(job) => trace.jobs.push(checked(job).map_err(wrong)?),
-            }
+        trace.read(text)?;
+        trace.complete()
+    }
+
+    /// Adds what a file says: one JSON object for each line, empty lines passed over.
+    pub fn read(&mut self, text: &str) -> Result<(), TraceError> {
+        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
+            let wrong = |message: String| TraceError::Line { line, message };
+            let read = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+            self.add(read).map_err(wrong)?;
         }
-        trace.jobs.sort_by(|a, b| a.at.total_cmp(&b.at));
-        match (trace.nodes.is_empty(), trace.jobs.is_empty()) {
+        Ok(())
+    }
+
+    /// Adds what a line says, or tells what is wrong with it.
+    pub fn add(&mut self, line: Line) -> Result<(), String> {
+        match line {
+            Line::Nodes(nodes) => self.nodes.push(nodes),
+            Line::Workspace(workspace) => self.workspaces.push(workspace),
+            Line::Job(job) => self.jobs.push(checked(job)?),
+        }
+        Ok(())
+    }
+
+    /// The trace in the order of submission, if it has what it takes to be played.
+    pub fn complete(mut self) -> Result<Self, TraceError> {
+        self.jobs.sort_by(|a, b| a.at.total_cmp(&b.at));
+        match (self.nodes.is_empty(), self.jobs.is_empty()) {
             (true, _) => Err(TraceError::NoNodes),
             (_, true) => Err(TraceError::NoJobs),
-            _ => Ok(trace),
+            _ => Ok(self),
         }
     }
 
