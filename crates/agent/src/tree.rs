@@ -21,6 +21,7 @@ pub(crate) use measure::{Measured, Processes};
 pub use memory::Memory;
 pub use process::{Process, boot_id, is_same_boot, kernel_boot};
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -223,6 +224,25 @@ impl Tree {
                 && let Some(pid) = stat.process.pid()
             {
                 let _ = kill_process(pid, signal).and_then(|()| kill_process(pid, Signal::CONT));
+            }
+        }
+    }
+
+    /// Stop every process where it is, so that none writes any more. They are to be killed next; until then nothing lets them go
+    /// on, also if that takes another agent.
+    pub(crate) fn stop(&self, root: Root) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut stopped = HashSet::new();
+        // One that was not stopped yet may have started others.
+        while Instant::now() < deadline {
+            let all = self.members(root).into_iter().filter_map(|stat| stat.process.pid());
+            let new: Vec<Pid> = all.filter(|pid| stopped.insert(*pid)).collect();
+            if new.is_empty() {
+                return;
+            }
+            for pid in new {
+                // One that is gone writes no more.
+                let _ = kill_process(pid, Signal::STOP);
             }
         }
     }

@@ -19,6 +19,8 @@ use crate::tree::Root;
 
 /// How long output is awaited from processes that left the tree. The dead ones have closed their ends already.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How long what stopped processes have left in their pipes may take: two pipes are full with 2 MiB.
+const SAVE: Duration = Duration::from_secs(2);
 
 /// Kill what is left of a task without a supervisor, save its output and write down its end. Returns the end that was
 /// written before, if there is one. Killing may take seconds if processes hang. After an error, a full disk for one, it
@@ -35,12 +37,21 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
     let launch = read::<Launch>(dir, LAUNCH).map_err(Error::io("read the launch", dir))?;
     // While processes live that hold what is in them.
     let streams = process_stream::reopen(dir).map_err(Error::io("open the streams of processes", dir))?;
+    let limits = launch.as_ref().map(|launch| launch.disk.clone()).unwrap_or_default();
+    let save = |awaited: Option<Duration>| {
+        save_output(dir, pipes, &streams, limits.clone(), awaited).map_err(Error::io("save the output", dir))
+    };
     let survivors = match (&launch, root) {
-        (Some(launch), Some(root)) => end_tree(launch, root),
+        (Some(launch), Some(root)) => {
+            // What is in the pipes goes with the last process that has them open, and an agent may be killed as well: only
+            // what is saved may end.
+            launch.tree.stop(root);
+            save(None)?;
+            end_tree(launch, root)
+        }
         _ => Vec::new(),
     };
-    let limits = launch.as_ref().map(|launch| launch.disk.clone()).unwrap_or_default();
-    let log_bytes = save_output(dir, pipes, &streams, limits).map_err(Error::io("save the output", dir))?;
+    let log_bytes = save(Some(DRAIN))?;
     let exit = Exit {
         format: FORMAT,
         outcome: Outcome::SupervisorLost,
@@ -72,17 +83,19 @@ fn end_tree(launch: &Launch, root: Root) -> Vec<i32> {
     survivors
 }
 
+/// Save what is in the pipes, and what comes within the time for which more is awaited.
 fn save_output(
     dir: &Path,
     pipes: Option<&Pipes>,
     streams: &[(Stream, OwnedFd)],
     limits: DiskLimits,
+    awaited: Option<Duration>,
 ) -> io::Result<u64> {
     let log = SegmentDir::new(dir.join(LOG));
     let held = pipes.map_or([None, None], |pipes| pipes.each().map(Some));
     let mut capture = Capture::resume(log, held)?;
     capture.limit(limits);
-    let deadline = Instant::now() + DRAIN;
+    let deadline = Instant::now() + awaited.unwrap_or(SAVE);
     for (stream, pipe) in streams {
         while Instant::now() < deadline && capture.take(pipe.as_fd(), *stream)? > 0 {}
     }
@@ -93,12 +106,15 @@ fn save_output(
         if left.is_zero() {
             break;
         }
-        let timeout = Timespec::try_from(left).ok();
+        let timeout = Timespec::try_from(awaited.map_or(Duration::ZERO, |_| left)).ok();
         let fds = open.iter().map(|stream| pipes.each()[stream.index()]);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll(&mut fds, timeout.as_ref())?;
         let ready: Vec<(Stream, PollFlags)> =
             open.iter().copied().zip(fds.iter().map(PollFd::revents)).collect();
+        if awaited.is_none() && ready.iter().all(|(_, events)| events.is_empty()) {
+            break;
+        }
         for (stream, events) in ready {
             let taken = capture.take(pipes.each()[stream.index()], stream)?;
             if taken == 0 && events.contains(PollFlags::HUP) {

@@ -149,6 +149,31 @@ fn what_a_program_wrote_that_closed_its_descriptors_is_saved_while_it_lives() {
 }
 
 #[test]
+fn what_an_agent_could_not_save_before_it_died_is_there_for_the_next_one() {
+    for way in WAYS {
+        let script = "echo > ready; read line < go; echo kept; echo > wrote; while :; do sleep 1000; done";
+        let plan = Plan::script_by(way, script);
+        rustix::fs::mkfifoat(rustix::fs::CWD, plan.cwd().join("go"), rustix::fs::Mode::RWXU).unwrap();
+        let mut task = plan.start();
+        task.wait_file("ready");
+        task.kill_supervisor();
+        fs::write(task.cwd().join("go"), "now\n").unwrap();
+        task.wait_file("wrote");
+        // The first agent cannot write into the log, and dies over it.
+        let (log, away) = (task.dir.join("log"), task.dir.join("away"));
+        fs::rename(&log, &away).unwrap();
+        fs::write(&log, "").unwrap();
+        assert!(task::bury(&task.dir, task.pipes.take().as_ref()).is_err());
+        fs::remove_file(&log).unwrap();
+        fs::rename(&away, &log).unwrap();
+        let adopted = task::adopt(&task.dir).unwrap();
+        task::bury(&task.dir, adopted.pipes.as_ref()).unwrap();
+        assert_eq!(task.stdout(), "kept\n", "{way:?}");
+        task.assert_gone();
+    }
+}
+
+#[test]
 fn runaways_of_a_task_without_supervisor_are_found() {
     for way in WAYS {
         let script =
