@@ -10,13 +10,14 @@ mod last_words;
 mod output;
 mod traceback;
 
+use std::ops::Range;
 use std::path::Path;
 
 use muster_link::log::SegmentDir;
 use muster_model::ErrorLine;
 
 use error_file::RecordedError;
-pub(crate) use error_file::set_variables;
+pub(crate) use error_file::{ErrorFileVersion, set_variables};
 use output::{Line, read_lines};
 use traceback::{Origin, TracebackError, Tracebacks};
 
@@ -25,9 +26,26 @@ const TAIL_BYTES: u64 = 256 << 10;
 
 /// The error of a task whose log ends at `end`.
 pub(crate) fn error_line(task_dir: &Path, log: &SegmentDir, end: u64) -> Option<ErrorLine> {
-    // A log that cannot be read names no error; readers of the log get the cause.
-    let lines = read_lines(log, end.saturating_sub(TAIL_BYTES), end).unwrap_or_default();
-    ErrorLine::new(&most_telling(error_file::first(task_dir), &lines)?)
+    ErrorLine::new(&most_telling(error_file::first(task_dir), &last_lines(log, 0..end))?)
+}
+
+/// The error of an element of an array that wrote this part of its lane's log. An error file that was there before is another's.
+pub(crate) fn element_error_line(
+    task_dir: &Path,
+    before: Option<&ErrorFileVersion>,
+    log: &SegmentDir,
+    output: Range<u64>,
+) -> Option<ErrorLine> {
+    let is_new = ErrorFileVersion::of(task_dir).as_ref() != before;
+    let recorded = is_new.then(|| error_file::first(task_dir)).flatten();
+    ErrorLine::new(&most_telling(recorded, &last_lines(log, output))?)
+}
+
+/// The last lines of a part of a log. A log that cannot be read names no error; readers of the log get the cause.
+fn last_lines(log: &SegmentDir, part: Range<u64>) -> Vec<Line> {
+    let tail = part.end.saturating_sub(TAIL_BYTES);
+    let from = if tail > part.start { log.align(tail) } else { Ok(part.start) };
+    from.and_then(|from| read_lines(log, from, part.end)).unwrap_or_default()
 }
 
 /// A process writes its error down before it ends, and prints it then. One that was written down much earlier was another's.

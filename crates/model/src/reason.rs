@@ -59,6 +59,10 @@ pub enum Reason {
         failed: u32,
         /// How many it has.
         total: u32,
+        /// The error that the first of them named, where its output shows one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+        error: Option<ErrorLine>,
     },
     /// The task ended with a non-zero code.
     ExitCode {
@@ -162,7 +166,7 @@ impl Reason {
             Self::CommandNotFound { command: "pyton".into() },
             Self::DependencyFailed { message: "job_0123456789 (prep) failed".into() },
             Self::Displaced { message: "n1 was drained".into() },
-            Self::ElementsFailed { failed: 3, total: 1000 },
+            Self::ElementsFailed { failed: 3, total: 1000, error: None },
             Self::exited(1),
             Self::Evicted,
             Self::Hung,
@@ -398,7 +402,12 @@ impl Reason {
             Self::CommandNotFound { command } => format!("`{command}` was not found"),
             Self::DependencyFailed { message } => format!("never started: {message}"),
             Self::Displaced { message } => format!("its machine was needed: {message}"),
-            Self::ElementsFailed { failed, total } => format!("{failed} of {total} elements failed"),
+            Self::ElementsFailed { failed, total, error: None } => {
+                format!("{failed} of {total} elements failed")
+            }
+            Self::ElementsFailed { failed, total, error: Some(error) } => {
+                format!("{failed} of {total} elements failed; the first error: {error}")
+            }
             Self::ExitCode { exit_code, error: None } => format!("exited with code {exit_code}"),
             Self::ExitCode { exit_code, error: Some(error) } => {
                 format!("exited with code {exit_code}: {error}")

@@ -6,8 +6,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -57,6 +58,23 @@ fn path(task_dir: &Path, process: Option<u32>) -> PathBuf {
     task_dir.join(NOTES).join(name)
 }
 
+/// One writing of the file, as opposed to the others of a lane whose elements all write to the same.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ErrorFileVersion {
+    inode: u64,
+    bytes: u64,
+    changed_at: (i64, i64),
+}
+
+impl ErrorFileVersion {
+    /// That of the file now; none without a file.
+    pub(crate) fn of(task_dir: &Path) -> Option<Self> {
+        let found = fs::symlink_metadata(path(task_dir, None)).ok()?;
+        let changed_at = (found.ctime(), found.ctime_nsec());
+        Some(Self { inode: found.ino(), bytes: found.len(), changed_at })
+    }
+}
+
 /// The error that was written first of those that tell most, if the task has left any.
 pub(super) fn first(task_dir: &Path) -> Option<RecordedError> {
     let processes = (0..MAX_PROCESSES).map(Some).chain([None]);
@@ -86,7 +104,6 @@ fn message(document: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 

@@ -11,10 +11,10 @@ pub(super) struct Line {
     pub text: String,
 }
 
-/// The lines from `from` on; the first may be the end of one. A progress bar is drawn over and over in one line: what it showed
+/// The lines of the records from `from` on, where one must begin; the first may be the end of a line. A progress bar is drawn over and over in one line: what it showed
 /// last counts.
 pub(super) fn read_lines(log: &SegmentDir, from: u64, end: u64) -> Result<Vec<Line>, Error> {
-    let mut reader = Reader::new(log.clone(), log.align(from)?);
+    let mut reader = Reader::new(log.clone(), from);
     let mut lines = Vec::new();
     let mut open = [Vec::new(), Vec::new()];
     let mut times = [0, 0];

@@ -4,13 +4,13 @@ use std::fs;
 use std::io::Write as _;
 use std::time::Duration;
 
-use muster_agent::supervisor::Outcome;
+use muster_agent::supervisor::{NOTES, Outcome};
 use muster_agent::task::{self, Observation};
 use muster_agent::tree::Preference;
 use muster_link::log::Reader;
 use muster_link::message::Elements;
-use muster_model::Reason;
 use muster_model::array::{Grant, Mark, Marked};
+use muster_model::{ErrorLine, Reason};
 
 use crate::harness::{Plan, Task, WAYS, wait_for};
 
@@ -83,6 +83,38 @@ fn what_one_leaves_running_ends_before_the_next_and_what_the_setup_left_does_not
         assert_eq!([0, 1, 2].map(|index| output_of(&task, index)), ["there\n", "", ""], "{way:?}");
         task.assert_gone();
     }
+}
+
+/// Elements that fail in different ways, the last after one that left an error file and was none the worse for it.
+const FAILING: &str = r#"
+case $MUSTER_ARRAY_INDEX in
+1) python3 -c 'raise ValueError("bad sample 42")';;
+2) exit 3;;
+3) echo '{"message": "KeyError: 7"}' > "$TORCHELASTIC_ERROR_FILE"; exit 4;;
+4) exit 5;;
+5) echo '{"message": "caught"}' > "$TORCHELASTIC_ERROR_FILE"; echo fine >&2;;
+6) echo gone >&2; exit 6;;
+esac
+"#;
+
+#[test]
+fn an_element_that_fails_names_its_own_error() {
+    let mut plan = lane(Preference::Auto, "1-6", vec![grant(1, "0-5", true)], FAILING);
+    let notes = plan.dir().join(NOTES);
+    fs::create_dir_all(&notes).unwrap();
+    let file = notes.join("torch-error.json").display().to_string();
+    plan.launch.env.insert("TORCHELASTIC_ERROR_FILE".into(), file);
+    let (_, task) = plan.run();
+    let failed = |exit_code, error| Some(Reason::ExitCode { exit_code, error: ErrorLine::new(error) });
+    let expected = [
+        (1, failed(1, "ValueError: bad sample 42")),
+        (2, failed(3, "")),
+        (3, failed(4, "KeyError: 7")),
+        (4, failed(5, "")),
+        (5, None),
+        (6, failed(6, "gone")),
+    ];
+    assert_eq!(ends(&task), expected);
 }
 
 #[test]

@@ -12,13 +12,38 @@ fn the_error_of_a_program_is_shown_wherever_its_failure_is() {
     let says = "exited with code 1: ValueError: bad sample 42";
     assert_eq!(done.code(), 1, "{}", done.err());
     assert!(done.err().contains(says), "{}", done.err());
-    for words in [&["why", "bad"][..], &["show", "bad"], &["events", "bad"], &["ps", "--wide"]] {
+    for words in
+        [&["why", "bad"][..], &["show", "bad"], &["events", "bad"], &["ps", "--wide"], &["ps", "-o", "wide"]]
+    {
         let text = home.ok(words);
         assert!(text.contains(says), "muster {words:?}: {text}");
     }
     let job = home.job("bad");
     assert_eq!(job["reason"]["error"], "ValueError: bad sample 42");
     assert_eq!(job["message"], says);
+}
+
+#[test]
+fn an_array_names_the_error_of_its_elements() {
+    let home = home();
+    let line = "import os; i = os.environ['MUSTER_ARRAY_INDEX']; assert i == '1', 'bad sample ' + i";
+    let done = home.run(["run", "--name", "bad", "--array", "1-2", "--", "python3", "-c", line]);
+    let says = "1 of 2 elements failed; the first error: AssertionError: bad sample 2";
+    assert_eq!(done.code(), 1, "{}", done.err());
+    assert!(done.err().contains(says), "{}", done.err());
+    for words in
+        [&["why", "bad"][..], &["show", "bad"], &["events", "bad"], &["ps", "--wide"], &["ps", "-o", "wide"]]
+    {
+        let text = home.ok(words);
+        assert!(text.contains(says), "muster {words:?}: {text}");
+    }
+    for words in [["elements", "bad"], ["show", "bad"]] {
+        let text = home.ok(words);
+        assert!(
+            text.contains("exited with code 1: AssertionError: bad sample 2\n"),
+            "muster {words:?}: {text}"
+        );
+    }
 }
 
 #[test]

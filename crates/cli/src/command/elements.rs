@@ -13,7 +13,7 @@ use super::OneJob;
 use crate::duration;
 use crate::error::Error;
 use crate::session::Session;
-use crate::table::{Cell, Table, clipped};
+use crate::table::{Cell, Table};
 use crate::terminal::{self, Colour};
 
 /// How many are shown when nobody asks for more.
@@ -22,8 +22,6 @@ const SHOWN: u32 = 100;
 const PAGE: u32 = 1000;
 /// How many that failed are shown with their job.
 const FIRST: u32 = 10;
-/// Failures are told in full with --json.
-const WIDTH: usize = 50;
 
 /// List the elements of an array, and what became of each
 #[derive(Debug, ClapArgs)]
@@ -112,7 +110,7 @@ fn table(elements: &[ElementView], now: Timestamp) -> Table {
             Cell::coloured(element.state.as_str().to_owned(), colour(element.state)),
             element.tries.to_string().into(),
             ran.into(),
-            clipped(element.message.as_deref().unwrap_or(""), WIDTH).into(),
+            element.message.as_deref().unwrap_or("").into(),
         ]);
     }
     table

@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// Also print owner, target and the whole reason of a failure
     #[arg(short, long, conflicts_with_all = ["quiet", "json"])]
     wide: bool,
+    /// The same as --wide, as kubectl spells it
+    #[arg(short, long, value_name = "wide", value_parser = ["wide"], hide_possible_values = true)]
+    #[arg(conflicts_with_all = ["wide", "quiet", "json"])]
+    output: Option<String>,
     /// Print only the ids
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
@@ -52,6 +56,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
     let (jobs, more) = select(&session, args).await?;
+    let is_wide = args.wide || args.output.is_some();
     if args.json {
         terminal::say_json(&jobs)?;
         return Ok(ExitCode::SUCCESS);
@@ -60,8 +65,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         jobs.iter().map(|job| format!("{}\n", job.id)).collect()
     } else {
         // In full, also where the terminal has fewer columns.
-        let width = if args.wide { None } else { terminal::width() };
-        table(&jobs, args.wide, Timestamp::now()).render(width, terminal::stdout_has_colours())
+        let width = if is_wide { None } else { terminal::width() };
+        table(&jobs, is_wide, Timestamp::now()).render(width, terminal::stdout_has_colours())
     };
     terminal::to_stdout(&text)?;
     if more {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Applied, Effect, Ending, Invalid, Job, State};
 use crate::Timestamp;
 use crate::array::{Element, ElementCounts, ElementState, Grant, Mark, Marked};
+use crate::error_line::ErrorLine;
 use crate::ranges::Ranges;
 use crate::reason::Reason;
 use crate::spec::{Array, OnFailure, Retries};
@@ -47,6 +48,9 @@ pub struct Progress {
     /// How many lanes failed in a row before they had finished anything.
     #[serde(default)]
     barren: u32,
+    /// The error of the first element that failed for good and named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_error: Option<ErrorLine>,
 }
 
 /// A task of an array that is not over.
@@ -114,6 +118,7 @@ impl Progress {
             failed: 0,
             mean_micros: None,
             barren: 0,
+            first_error: None,
         }
     }
 
@@ -251,8 +256,11 @@ impl Progress {
                 }
                 (ElementState::Waiting, tries)
             }
-            Some(_) => {
+            Some(reason) => {
                 self.failed += 1;
+                if let (None, Reason::ExitCode { error, .. }) = (&self.first_error, reason) {
+                    self.first_error.clone_from(error);
+                }
                 (ElementState::Failed, tries)
             }
         }
@@ -459,7 +467,8 @@ impl Job {
 
     fn elements_failed(&self) -> Reason {
         let counts = self.array.as_ref().map(|progress| progress.counts()).unwrap_or_default();
-        Reason::ElementsFailed { failed: counts.failed, total: counts.total }
+        let error = self.array.as_ref().and_then(|progress| progress.first_error.clone());
+        Reason::ElementsFailed { failed: counts.failed, total: counts.total, error }
     }
 
     /// A lane is over, and all that its log says is accounted for.

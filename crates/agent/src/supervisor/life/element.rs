@@ -13,17 +13,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
-use muster_link::log::Header;
+use muster_link::log::{Header, SegmentDir};
+use muster_model::Reason;
 use muster_model::array::{Grant, Mark};
 use muster_model::spec::Array;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process_group};
 
-use super::super::file::{ELEMENTS, Launch, Outcome, Status};
+use super::super::file::{ELEMENTS, LOG, Launch, Outcome, Status};
 use super::super::notice;
 use super::super::spawn::{Born, Program, Starter};
 use super::{Life, Running, from_now, tree};
 use crate::account::Person;
+use crate::diagnosis::{ErrorFileVersion, element_error_line};
 use crate::outcome;
 use crate::tree::Process;
 
@@ -244,6 +246,8 @@ impl Life {
         self.element = Some(Element { kept });
         ended.extend(Header::mark(&Mark::Began { element: index }, now_micros()));
         self.flush(ended)?;
+        let from = self.watch.log_end();
+        let error_file = ErrorFileVersion::of(&self.dir);
         let starved = self.launch.tree.oom_kills();
         let mut left = None;
         let outcome = match work.ready(index) {
@@ -259,7 +263,12 @@ impl Life {
         };
         self.end_element()?;
         left.into_iter().for_each(|output| work.outputs.take_back(output));
-        let failure = outcome::failure(&outcome, self.launch.timeout_ms);
+        let mut failure = outcome::failure(&outcome, self.launch.timeout_ms);
+        // One that was told to end has not failed.
+        if let Some(Reason::ExitCode { error, .. }) = failure.as_mut().filter(|_| !self.stopped) {
+            let (log, output) = (SegmentDir::new(self.dir.join(LOG)), from..self.watch.log_end());
+            *error = element_error_line(&self.dir, error_file.as_ref(), &log, output);
+        }
         let mark = Mark::Ended { element: index, failure, stopped: self.stopped };
         ended.extend(Header::mark(&mark, now_micros()));
         Ok(())

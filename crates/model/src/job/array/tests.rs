@@ -334,5 +334,27 @@ fn one_failure_ends_all_where_the_job_says_so() {
     world.step(0, Some(Reason::exited(2)));
     assert_eq!(world.job.state, State::Stopping);
     world.end(0, None);
-    assert_eq!(world.job.reason, Some(Reason::ElementsFailed { failed: 1, total: 10 }));
+    assert_eq!(world.job.reason, Some(Reason::ElementsFailed { failed: 1, total: 10, error: None }));
+}
+
+#[test]
+fn the_job_names_the_error_of_the_first_element_that_failed_for_good() {
+    let mut world = World::new("1-2%1", 1);
+    let mut first = None;
+    for _ in 0..100 {
+        world.start();
+        let Some((rank, lane)) = world.lanes.iter().next() else { break };
+        let (rank, under_way) = (*rank, lane.under_way);
+        let tries = under_way.map_or(0, |index| world.began[&index]);
+        let error = format!("ValueError: element {under_way:?}, try {tries}");
+        if tries == 2 {
+            first.get_or_insert(error.clone());
+        }
+        world.step(rank, Some(Reason::ExitCode { exit_code: 1, error: ErrorLine::new(&error) }));
+    }
+    let error = ErrorLine::new(&first.unwrap());
+    let message = format!("2 of 2 elements failed; the first error: {}", error.as_ref().unwrap());
+    let reason = Reason::ElementsFailed { failed: 2, total: 2, error };
+    assert_eq!(reason.message(), message);
+    assert_eq!(world.job.reason, Some(reason));
 }
