@@ -48,12 +48,13 @@ const SETTLE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Of the data directory, what is no part of a server's memory, or is taken in its own way.
-const LEFT_OUT: [&str; 17] = [
+const LEFT_OUT: [&str; 18] = [
     "backup",
     "chunks",
     // What its user knows of other servers.
     "contexts.json",
     "contexts.lock",
+    "disk.reserve",
     "gate.sock",
     "logs",
     "muster.db",

@@ -53,7 +53,7 @@ use muster_model::pool::Pool;
 use muster_model::task::TaskEnd;
 use muster_model::{AttemptId, JobId, NodeId, TaskId, Timestamp};
 use muster_scheduler::{Policy, Scheduler, Usage};
-use muster_store::{Change, Quotas, Readers, Writer};
+use muster_store::{Change, Committed, Quotas, Readers, Writer};
 pub(crate) use query::internal;
 pub(crate) use queue::{QueueAsked, WaitingGang};
 pub(crate) use quota::{QuotaAsked, QuotaChange};
@@ -70,6 +70,7 @@ use self::schedule::Untold;
 use crate::accounts::Accounts;
 use crate::audit::Record;
 use crate::delegate::{News, Troubles};
+use crate::disk::DiskReserve;
 use crate::engines::Engines;
 use crate::keeper::Word;
 use crate::log_store::LogStore;
@@ -104,6 +105,8 @@ pub(crate) struct Parts {
     pub starts: Arc<Starts>,
     /// The data directory, for words about its disk.
     pub home: PathBuf,
+    /// What is given up when the disk is full.
+    pub reserve: Arc<DiskReserve>,
     /// What the secrets of gangs are derived from.
     pub gang_key: [u8; 32],
     /// Opens the secrets that tasks are given.
@@ -340,7 +343,7 @@ impl Core {
         let changes = batch.changes(&self.jobs, now);
         if !changes.is_empty() {
             let begun = Instant::now();
-            match self.parts.writer.commit(&changes) {
+            match self.write(&changes) {
                 Ok(committed) => {
                     self.parts.commits.count(begun.elapsed());
                     batch.removed_bundles = committed.removed_bundles;
@@ -355,6 +358,23 @@ impl Core {
             }
         }
         self.act(batch);
+    }
+
+    /// Writes a batch. On a full disk it is tried again as long as room can be made.
+    fn write(&mut self, changes: &[Change]) -> muster_store::Result<Committed> {
+        let mut has_folded = false;
+        loop {
+            match self.parts.writer.commit(changes) {
+                Err(error) if error.is_disk_full() && self.free_disk(&mut has_folded) => {}
+                committed => return committed,
+            }
+        }
+    }
+
+    /// Folds the journal into the database, once, and then gives up the reserve piece by piece.
+    fn free_disk(&mut self, has_folded: &mut bool) -> bool {
+        let is_first = !std::mem::replace(has_folded, true);
+        (is_first && matches!(self.parts.writer.checkpoint(), Ok(true))) || self.parts.reserve.give_up_piece()
     }
 
     /// Carries out what is now on disk.

@@ -11,7 +11,10 @@ use muster_api::cluster::{ClusterView, HiddenPlace};
 use muster_api::doctor::Check;
 use muster_api::view::NodeView;
 use muster_model::Timestamp;
+use muster_model::quantity::format_bytes;
 use muster_store::OwedRemovals;
+
+use crate::disk;
 
 /// Every connection and every task costs a few; see `raise_open_files` in the binary.
 const FEW_OPEN_FILES: u64 = 4096;
@@ -32,6 +35,8 @@ pub(crate) struct Facts<'a> {
     pub read: Result<(), String>,
     /// Free bytes, all bytes, and how many more files can be made, where that is limited.
     pub space: io::Result<(u64, u64, Option<u64>)>,
+    /// How much of the disk reserve is left, and how large it is when it is whole.
+    pub reserve: (u64, u64),
     /// None if there is no limit.
     pub open_files: Option<u64>,
     /// How many secrets there are, and which of them cannot be opened.
@@ -44,6 +49,7 @@ pub(crate) struct Facts<'a> {
 /// The judgements, the server first, then engines and nodes.
 pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![data(facts), database(facts), space(facts), open_files(facts.open_files)];
+    checks.extend(reserve(facts));
     checks.extend(secrets(&facts.secrets));
     for engine in &facts.engines {
         checks.push(engine_check(engine, &facts.nodes));
@@ -133,6 +139,35 @@ fn space(facts: &Facts) -> Check {
             format!("{} cannot be looked at: {error}", facts.home),
             "mount its disk again",
         ),
+    }
+}
+
+/// A reserve that is whole is not worth a line.
+fn reserve(facts: &Facts) -> Option<Check> {
+    let remedy = "free space on that disk: `muster gc` and `muster rm JOB` work as long as some of the reserve is left";
+    let (left, size) = facts.reserve;
+    let is_full = facts.write.as_ref().is_err_and(disk::is_full);
+    match left {
+        0 if is_full => Some(Check::broken(
+            "disk reserve",
+            "is used up: the server is read-only; it answers questions and changes nothing",
+            "delete other files on that disk; the server goes on by itself once there is room",
+        )),
+        _ if is_full => Some(Check::warning(
+            "disk reserve",
+            format!("{} are left for stopping and removing jobs", format_bytes(left)),
+            remedy,
+        )),
+        _ if left < size => Some(Check::warning(
+            "disk reserve",
+            format!(
+                "{} of {} are there: the disk is full, or was a moment ago",
+                format_bytes(left),
+                format_bytes(size)
+            ),
+            remedy,
+        )),
+        _ => None,
     }
 }
 
@@ -286,6 +321,7 @@ mod tests {
             write: Ok(()),
             read: Ok(()),
             space: Ok((1 << 40, 1 << 41, None)),
+            reserve: (8, 8),
             open_files: Some(16_384),
             secrets: Ok((0, Vec::new())),
             owed_removals: Vec::new(),
@@ -311,8 +347,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_written_is_broken() {
-        let full = Facts { write: Err(io::ErrorKind::StorageFull.into()), ..facts() };
-        assert_eq!((fault(&full).name.as_str(), fault(&full).status), ("data directory", Health::Broken));
+        let denied = Facts { write: Err(io::ErrorKind::PermissionDenied.into()), ..facts() };
+        assert_eq!((fault(&denied).name.as_str(), fault(&denied).status), ("data directory", Health::Broken));
         assert!(try_write(Path::new("/proc/nowhere")).is_err());
         let folder = tempfile::tempdir().unwrap();
         try_write(folder.path()).unwrap();
@@ -332,6 +368,20 @@ mod tests {
         assert_eq!(fault(&gone).name, "disk space");
         assert!(look_at_space(Path::new("/nowhere")).is_err());
         assert!(look_at_space(Path::new("/")).unwrap().1 > 0);
+    }
+
+    #[test]
+    fn on_a_full_disk_the_reserve_says_what_still_works() {
+        let full =
+            |left| Facts { write: Err(io::ErrorKind::StorageFull.into()), reserve: (left, 8), ..facts() };
+        let of_reserve = |facts: &Facts| {
+            let found = checks(facts).into_iter().find(|check| check.name == "disk reserve").unwrap();
+            (found.status, found.detail)
+        };
+        assert_eq!(of_reserve(&full(4)).0, Health::Warning);
+        let (status, detail) = of_reserve(&full(0));
+        assert!(status == Health::Broken && detail.contains("read-only"), "{detail}");
+        assert_eq!(of_reserve(&Facts { reserve: (4, 8), ..facts() }).0, Health::Warning);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::backup;
 use crate::chunk_store::ChunkStore;
 use crate::core::{Core, Handle, Input, Parts};
 use crate::delegate::Troubles;
-use crate::disk::DiskFloor;
+use crate::disk::{self, DiskFloor, DiskReserve};
 use crate::engines::Engines;
 use crate::http::{Door, router};
 use crate::keeper::Word;
@@ -152,8 +152,10 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
         return Err(Error::Unrestored(home));
     }
     backup::remove_leftovers(&home).map_err(io_error("remove what is left of a backup"))?;
+    let reserve = Arc::new(DiskReserve::new(&home));
+    reserve.make_room();
     let stop = CancellationToken::new();
-    let server = start(options, stop.clone()).await?;
+    let server = start(options, reserve, stop.clone()).await?;
     let mut components = JoinSet::new();
     // Whoever can connect must already find the true record.
     write_record(&home, &server.shared).map_err(io_error("write server.json"))?;
@@ -168,6 +170,11 @@ pub async fn run(options: Options, on_ready: impl FnOnce(&Path) + Send) -> Resul
     components.spawn(crate::keeper::run(server.shared.clone(), server.words, stop.clone()));
     components.spawn(crate::delegate::run(server.shared.clone(), server.delegated, stop.clone()));
     components.spawn(retention::run(server.shared.clone(), stop.clone()));
+    components.spawn(disk::keep_reserve(
+        server.shared.reserve.clone(),
+        server.shared.floor.clone(),
+        stop.clone(),
+    ));
     components.spawn(audit::run(server.shared.clone(), stop.clone()));
     components.spawn(crate::memory::run(server.shared.clone(), stop.clone()));
     components.spawn(stop_on_signal(stop.clone()));
@@ -204,7 +211,11 @@ struct Server {
     idle_exit: Option<Duration>,
 }
 
-async fn start(options: Options, stop: CancellationToken) -> Result<Server, Error> {
+async fn start(
+    options: Options,
+    reserve: Arc<DiskReserve>,
+    stop: CancellationToken,
+) -> Result<Server, Error> {
     let home = options.home;
     let Store { writer, readers } = Store::open(&home)?;
     close_to_other_accounts(&home).map_err(io_error("close the data directory to other accounts"))?;
@@ -240,6 +251,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         troubles: troubles.clone(),
         starts: starts.clone(),
         home: home.clone(),
+        reserve: reserve.clone(),
         keep: options.keep.node.clone(),
         disk: options.limits.disk.clone(),
         accounts: accounts.clone(),
@@ -262,7 +274,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
                         tracing::info!(%address, fingerprint = %shown.fingerprint(), "listening, with TLS");
                     }
                 }
-                fs::write(home.join("server.address"), address.to_string())
+                disk::replace_file(&home.join("server.address"), &address.to_string())
                     .map_err(io_error("write server.address"))?;
             }
             let shake = options.certificate.clone().map(Shake::new).transpose();
@@ -296,6 +308,7 @@ async fn start(options: Options, stop: CancellationToken) -> Result<Server, Erro
         keep: options.keep.into(),
         limits: options.limits.into(),
         floor,
+        reserve,
         uploads: Default::default(),
         usage: Default::default(),
         reloads: Reloads::new(options.read_again),
@@ -406,9 +419,7 @@ fn listen_on(home: &Path, name: &str) -> Result<UnixListener, Error> {
 fn write_record(home: &Path, shared: &Shared) -> io::Result<()> {
     let record =
         serde_json::json!({ "pid": std::process::id(), "build": shared.build, "version": shared.version });
-    let temporary = home.join("server.json.new");
-    fs::write(&temporary, record.to_string())?;
-    fs::rename(temporary, home.join("server.json"))
+    disk::replace_file(&home.join("server.json"), &record.to_string())
 }
 
 async fn serve_unix(listener: UnixListener, app: Router, stop: CancellationToken) {
@@ -464,7 +475,8 @@ pub(crate) struct Unserved {
 #[cfg(test)]
 impl Unserved {
     pub async fn start(options: Options) -> Result<Self, Error> {
-        let server = start(options, CancellationToken::new()).await?;
+        let reserve = Arc::new(DiskReserve::new(&options.home));
+        let server = start(options, reserve, CancellationToken::new()).await?;
         Ok(Self { shared: server.shared, delegated: Some(server.delegated), core: server.core })
     }
 

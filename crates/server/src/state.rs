@@ -16,7 +16,7 @@ use crate::auth::Auth;
 use crate::chunk_store::ChunkStore;
 use crate::core::Handle;
 use crate::delegate::Troubles;
-use crate::disk::DiskFloor;
+use crate::disk::{DiskFloor, DiskReserve};
 use crate::engines::Engines;
 use crate::limits::Limits;
 use crate::link::Bulks;
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub limits: RwLock<Limits>,
     /// How much free space stays on the server's disk.
     pub floor: Arc<DiskFloor>,
+    /// What the server holds for a full disk.
+    pub reserve: Arc<DiskReserve>,
     pub uploads: Uploads,
     pub usage: WorkspaceUsage,
     /// Reads the configuration anew.

@@ -1,5 +1,6 @@
 //! How connections are set up. Every setting has its reason here and nowhere else.
 
+use std::ffi::CStr;
 use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -42,21 +43,44 @@ const READER: &str = "
     PRAGMA temp_store = MEMORY;
 ";
 
+/// Where the connections of one process keep the index of the write-ahead log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WalIndex {
+    /// In the file `-shm`: other processes may read the database, too.
+    File,
+    /// In memory, which needs no room on a full disk. Other processes are kept out.
+    Memory,
+}
+
+impl WalIndex {
+    /// The part of SQLite that does so.
+    fn vfs(self) -> &'static CStr {
+        match self {
+            Self::File => c"unix",
+            Self::Memory => c"unix-excl",
+        }
+    }
+}
+
 /// Opens the database for writing, readable by its user alone.
-pub(crate) fn open_writer(path: &Path) -> Result<Connection> {
+pub(crate) fn open_writer(path: &Path, index: WalIndex) -> Result<Connection> {
     make_private(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    open(path, flags, WRITER).map_err(doing("open the database"))
+    open(path, OpenFlags::SQLITE_OPEN_READ_WRITE, index, WRITER).map_err(doing("open the database"))
 }
 
 /// Opens the database for reading.
-pub(crate) fn open_reader(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    open(path, flags, READER).map_err(doing("open the database for reading"))
+pub(crate) fn open_reader(path: &Path, index: WalIndex) -> Result<Connection> {
+    let (flags, settings) = match index {
+        WalIndex::File => (OpenFlags::SQLITE_OPEN_READ_ONLY, READER.to_owned()),
+        // A read-only connection would give up the lock that keeps other processes out.
+        WalIndex::Memory => (OpenFlags::SQLITE_OPEN_READ_WRITE, format!("{READER}PRAGMA query_only = ON;")),
+    };
+    open(path, flags, index, &settings).map_err(doing("open the database for reading"))
 }
 
-fn open(path: &Path, flags: OpenFlags, settings: &str) -> rusqlite::Result<Connection> {
-    let connection = Connection::open_with_flags(path, flags)?;
+fn open(path: &Path, flags: OpenFlags, index: WalIndex, settings: &str) -> rusqlite::Result<Connection> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags_and_vfs(path, flags, index.vfs())?;
     connection.busy_timeout(BUSY)?;
     connection.execute_batch(settings)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
@@ -76,7 +100,7 @@ mod tests {
     #[test]
     fn every_commit_is_synced_and_every_removal_overwrites() {
         let dir = tempfile::tempdir().unwrap();
-        let connection = open_writer(&dir.path().join("test.db")).unwrap();
+        let connection = open_writer(&dir.path().join("test.db"), WalIndex::File).unwrap();
         let setting = |name: &str| -> String {
             let value = connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).unwrap();
             match value {
@@ -96,8 +120,11 @@ mod tests {
     fn a_reader_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("test.db");
-        open_writer(&path).unwrap().execute_batch("CREATE TABLE a (x)").unwrap();
-        let error = open_reader(&path).unwrap().execute("INSERT INTO a VALUES (1)", []).unwrap_err();
-        assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::ReadOnly));
+        open_writer(&path, WalIndex::File).unwrap().execute_batch("CREATE TABLE a (x)").unwrap();
+        let insert =
+            |index| open_reader(&path, index).unwrap().execute("INSERT INTO a VALUES (1)", []).unwrap_err();
+        for index in [WalIndex::File, WalIndex::Memory] {
+            assert_eq!(insert(index).sqlite_error_code(), Some(rusqlite::ErrorCode::ReadOnly), "{index:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use muster_model::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use crate::connection;
+use crate::connection::{self, WalIndex};
 use crate::error::{Error, Result, doing};
 use crate::migration;
 use crate::read::Readers;
@@ -28,13 +28,15 @@ impl Readers {
         let name = path.to_str().ok_or_else(|| unusable(std::io::ErrorKind::InvalidFilename.into()))?;
         // SQLite writes into a file that is there only if it is empty.
         connection::make_private(path).map_err(unusable)?;
-        let connection = connection::open_reader(self.path())?;
+        let connection = self.open_another()?;
+        // SQLite takes the new file for a change, too.
+        connection.execute_batch("PRAGMA query_only = OFF").map_err(doing("copy the database"))?;
         connection.execute("VACUUM INTO ?1", [name]).map(drop).map_err(doing("copy the database"))
     }
 
     /// Answers questions about a copy.
     pub fn of_copy(path: PathBuf) -> Self {
-        Self::new(path)
+        Self::new(path, WalIndex::File)
     }
 }
 
@@ -48,7 +50,7 @@ impl Store {
     /// taken may have gone on, or ended, without it. So whatever waits is held until somebody lets it go, and of a task that its node
     /// does not know any more, nobody believes that it never ran.
     pub fn take_over(dir: &Path, now: Timestamp) -> Result<u64> {
-        let mut connection = connection::open_writer(&dir.join(Self::FILE))?;
+        let mut connection = connection::open_writer(&dir.join(Self::FILE), WalIndex::File)?;
         check(&connection)?;
         migration::migrate(&mut connection, migration::ALL)?;
         hold(&mut connection, now).map_err(doing("hold what was not over"))

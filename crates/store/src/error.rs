@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use muster_model::JobId;
 use rusqlite::ErrorCode;
+use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 
 /// What came of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -90,7 +91,12 @@ impl Error {
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::File { source, .. } => source.kind() == io::ErrorKind::StorageFull,
-            Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(ErrorCode::DiskFull),
+            Self::Sqlite { source, .. } => match source.sqlite_error() {
+                Some(error) => {
+                    error.code == ErrorCode::DiskFull || error.extended_code == SQLITE_IOERR_SHMSIZE
+                }
+                None => false,
+            },
             Self::Stale { .. }
             | Self::NoJob { .. }
             | Self::Newer { .. }

@@ -3,12 +3,12 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use crate::connection;
+use crate::connection::{self, WalIndex};
 use crate::error::Result;
 
 pub(crate) mod account;
@@ -43,6 +43,7 @@ pub struct Readers {
 
 struct Pool {
     path: PathBuf,
+    index: WalIndex,
     connections: Mutex<Connections>,
     returned: Condvar,
 }
@@ -59,13 +60,14 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Readers {
-    pub(crate) fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf, index: WalIndex) -> Self {
         let connections = Mutex::new(Connections { idle: Vec::new(), opened: 0 });
-        Self { pool: Arc::new(Pool { path, connections, returned: Condvar::new() }) }
+        Self { pool: Arc::new(Pool { path, index, connections, returned: Condvar::new() }) }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.pool.path
+    /// A connection beside the pool.
+    pub(crate) fn open_another(&self) -> Result<Connection> {
+        connection::open_reader(&self.pool.path, self.pool.index)
     }
 
     /// Takes a connection, opens one, or waits for one to come back.
@@ -80,7 +82,7 @@ impl Readers {
         // From here on the loan counts as open, and dropping it gives the place back, also if opening fails.
         let mut reader = Reader { pool, connection: idle };
         if reader.connection.is_none() {
-            reader.connection = Some(connection::open_reader(&pool.path)?);
+            reader.connection = Some(connection::open_reader(&pool.path, pool.index)?);
         }
         Ok(reader)
     }

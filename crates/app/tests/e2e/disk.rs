@@ -44,6 +44,14 @@ impl SmallDisk {
         }
     }
 
+    /// Takes what became free since.
+    fn fill_rest(&self) {
+        let mut file = fs::File::options().append(true).open(self.filler()).expect("the file");
+        for size in [4096, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+
     fn make_room(&self) {
         fs::remove_file(self.filler()).expect("the file goes");
     }
@@ -94,6 +102,73 @@ fn on_a_full_disk_nothing_is_taken_nothing_is_harmed_and_all_is_well_once_there_
         fs::read_dir(home.path().join("chunks/new")).unwrap().next().is_none(),
         "nothing half done is left"
     );
+    drop(home);
+    drop(disk);
+}
+
+#[test]
+fn on_a_full_disk_jobs_are_stopped_and_removed_and_a_killed_server_starts_again() {
+    let disk;
+    let home = home();
+    disk = SmallDisk::under(&home, "16m");
+    home.wait_for_node();
+    let ended = home.submit(&["--name", "ended", "--", "sh", "-c", "seq 1 100000"]);
+    home.wait_for_state(&ended, "succeeded");
+    let runs = home.submit(&["--name", "runs", "--", "sh", "-c", &format!("echo first; {}", until("never"))]);
+    wait_for("its first line", || home.ok(["logs", &runs]).contains("first"));
+    wait_for("the reserve", || home.path().join("disk.reserve").exists());
+
+    disk.fill();
+    assert!(home.run(["run", "--detach", "--", "true"]).err().contains("server_disk_full"));
+    home.ok(["stop", &runs]);
+    home.wait_for_state(&runs, "stopped");
+    let doctor = home.run(["doctor"]).out();
+    assert!(doctor.contains("disk reserve") && doctor.contains("muster gc"), "{doctor}");
+    disk.fill_rest();
+    home.kill("server");
+    assert_eq!(home.ok(["ps", "--all", "--quiet"]).lines().count(), 2, "the killed server starts again");
+    home.ok(["gc"]);
+    home.ok(["rm", &ended]);
+    assert_eq!(home.ok(["ps", "--all", "--quiet"]).trim(), runs);
+
+    disk.make_room();
+    wait_for("the reserve to be whole again", || !home.run(["doctor"]).out().contains("disk reserve"));
+    home.ok(["run", "--", "true"]);
+    drop(home);
+    drop(disk);
+}
+
+#[test]
+fn without_its_reserve_a_server_on_a_full_disk_starts_and_answers() {
+    let disk;
+    let home = home();
+    disk = SmallDisk::under(&home, "16m");
+    home.wait_for_node();
+    let runs = home.submit(&["--name", "runs", "--", "sh", "-c", &format!("echo first; {}", until("go"))]);
+    wait_for("its first line", || home.ok(["logs", &runs]).contains("first"));
+    home.kill("server");
+    for name in ["disk.reserve", "muster.db-shm"] {
+        fs::remove_file(home.path().join(name)).expect("it is there, and goes");
+    }
+    disk.fill();
+
+    assert_eq!(home.ok(["ps", "--quiet"]).trim(), runs);
+    assert!(home.ok(["logs", &runs]).contains("first"));
+    let pid = home.server_pid();
+    let stop = home.run(["stop", &runs]);
+    assert!(stop.err().contains("read-only") && !stop.err().contains("muster gc"), "{}", stop.err());
+    let doctor = home.run(["doctor"]);
+    assert_eq!(doctor.code(), 1);
+    assert!(
+        doctor.out().contains("✗ disk reserve") && doctor.out().contains("read-only"),
+        "{}",
+        doctor.out()
+    );
+
+    disk.make_room();
+    wait_for("the server to take changes", || home.run(["stop", &runs]).status.success());
+    home.wait_for_state(&runs, "stopped");
+    assert_eq!(home.server_pid(), pid, "it goes on by itself");
     drop(home);
     drop(disk);
 }

@@ -199,7 +199,7 @@ impl Batch {
 /// What a caller is told when the database cannot be written.
 pub(super) fn not_written(error: &muster_store::Error, home: &Path) -> Problem {
     if error.is_disk_full() {
-        return crate::disk::full("the server cannot write", home);
+        return crate::disk::read_only(home);
     }
     Problem::new(Code::Unavailable, "the server cannot write to its database now; nothing was changed")
         .hint("the server's log says why; then try again")

@@ -67,6 +67,7 @@ fn load(dir: &std::path::Path) -> (Core, Ears) {
         troubles: Arc::default(),
         starts: Arc::default(),
         home: dir.into(),
+        reserve: Arc::new(DiskReserve::new(dir)),
         keep: Default::default(),
         disk: Default::default(),
         accounts: None,

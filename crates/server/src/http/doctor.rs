@@ -44,6 +44,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<Docto
         write,
         read: database,
         space,
+        reserve: shared.reserve.left(),
         secrets,
         open_files: getrlimit(Resource::Nofile).current,
         owed_removals,

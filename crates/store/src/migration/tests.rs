@@ -7,7 +7,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::{ALL, Migration, migrate};
-use crate::connection::open_writer;
+use crate::connection::{WalIndex, open_writer};
 use crate::error::{Class, Error};
 use crate::fixture::{Fixture, new_job};
 use crate::store::Store;
@@ -16,7 +16,7 @@ const FIRST: Migration = Migration { number: 1, name: "first", sql: "CREATE TABL
 const SECOND: Migration = Migration { number: 2, name: "second", sql: "INSERT INTO a VALUES (1)" };
 
 fn open(dir: &Path) -> Connection {
-    open_writer(&dir.join(Store::FILE)).unwrap()
+    open_writer(&dir.join(Store::FILE), WalIndex::File).unwrap()
 }
 
 fn rows(connection: &Connection, sql: &str) -> i64 {
