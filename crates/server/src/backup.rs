@@ -48,7 +48,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Of the data directory, what is no part of a server's memory, or is taken in its own way.
-const LEFT_OUT: [&str; 18] = [
+const LEFT_OUT: [&str; 19] = [
     "backup",
     "chunks",
     // What its user knows of other servers.
@@ -57,6 +57,7 @@ const LEFT_OUT: [&str; 18] = [
     "disk.reserve",
     "gate.sock",
     "logs",
+    Store::MARK,
     "muster.db",
     "muster.db-shm",
     "muster.db-wal",

@@ -129,6 +129,27 @@ pub enum Error {
     /// An operation that nobody has said who may do it.
     #[error("the rules of who may do what are not complete: {0}")]
     Unruled(String),
+    /// What the database knew is there without it.
+    #[error(
+        "the database of {home} is missing or empty, and logs, code or the mark of its last change are there\n\
+         hint: put muster.db back, or restore a backup into an empty directory with `muster server restore`; \
+         to begin anew without those jobs, remove {mark}, logs and chunks from there",
+        home = .0.display(),
+        mark = Store::MARK
+    )]
+    NoDatabase(PathBuf),
+    /// Changes that were acknowledged are not in the database.
+    #[error(
+        "{lost}\n\
+         hint: put muster.db and muster.db-wal back, or restore a backup into an empty directory with `muster server restore`; \
+         to go on without those changes, remove {}", mark.display()
+    )]
+    Lost {
+        /// What is lost.
+        lost: muster_store::Error,
+        /// The mark of the last change.
+        mark: PathBuf,
+    },
     /// The database.
     #[error("the database cannot be used")]
     Store(#[from] muster_store::Error),
@@ -217,7 +238,7 @@ async fn start(
     stop: CancellationToken,
 ) -> Result<Server, Error> {
     let home = options.home;
-    let Store { writer, readers } = Store::open(&home)?;
+    let Store { writer, readers } = open_store(&home)?;
     close_to_other_accounts(&home).map_err(io_error("close the data directory to other accounts"))?;
     let engines = Arc::new(options.engines);
     let floor = Arc::new(DiskFloor::new(home.clone(), options.limits.free_bytes));
@@ -332,6 +353,36 @@ async fn start(
         port,
         idle_exit: options.idle_exit,
     })
+}
+
+/// Opens the database. One that is gone is not made anew beside what belongs to its jobs: they would seem never to have been, and what is
+/// left of them would be removed.
+fn open_store(home: &Path) -> Result<Store, Error> {
+    if !Store::exists(home) && has_records(home).map_err(io_error("read the data directory"))? {
+        return Err(Error::NoDatabase(home.into()));
+    }
+    Store::open(home).map_err(|error| match error {
+        muster_store::Error::Missing { .. } => Error::NoDatabase(home.into()),
+        lost @ muster_store::Error::Lost { .. } => Error::Lost { lost, mark: home.join(Store::MARK) },
+        error => Error::Store(error),
+    })
+}
+
+/// Whether a data directory has logs or code of jobs.
+fn has_records(home: &Path) -> io::Result<bool> {
+    let entries = |path: &Path| match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>(),
+    };
+    if !entries(&home.join("logs"))?.is_empty() {
+        return Ok(true);
+    }
+    for path in entries(&home.join("chunks"))?.iter().filter(|path| path.is_dir()) {
+        if !entries(path)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Accounts that logged in, and from where, oldest first.

@@ -66,6 +66,20 @@ pub enum Error {
         /// SQLite's own words.
         found: String,
     },
+    /// There is a mark of commits, and no database.
+    #[error("the database {} is missing or empty", path.display())]
+    Missing {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// Commits that were acknowledged are not there.
+    #[error(
+        "the database lacks its last {commits} changes: its log (muster.db-wal) is damaged or gone, or the database is an older copy"
+    )]
+    Lost {
+        /// How many, by the mark.
+        commits: u32,
+    },
     /// The database file could not be made or its rights set.
     #[error("cannot prepare {}", path.display())]
     File {
@@ -101,6 +115,8 @@ impl Error {
             | Self::NoJob { .. }
             | Self::Newer { .. }
             | Self::Edited { .. }
+            | Self::Missing { .. }
+            | Self::Lost { .. }
             | Self::Damaged { .. } => false,
         }
     }
@@ -110,7 +126,11 @@ impl Error {
         match self {
             Self::Stale { .. } => Class::Conflict,
             Self::NoJob { .. } => Class::NotFound,
-            Self::Newer { .. } | Self::Edited { .. } | Self::Damaged { .. } => Class::Terminal,
+            Self::Newer { .. }
+            | Self::Edited { .. }
+            | Self::Missing { .. }
+            | Self::Lost { .. }
+            | Self::Damaged { .. } => Class::Terminal,
             Self::File { source, .. } => match source.kind() {
                 io::ErrorKind::PermissionDenied => Class::Denied,
                 io::ErrorKind::NotFound => Class::NotFound,

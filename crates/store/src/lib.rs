@@ -8,6 +8,7 @@ mod change;
 mod connection;
 mod copy;
 mod error;
+mod mark;
 mod migration;
 mod read;
 mod row;

@@ -9,6 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::change::{Change, Committed};
 use crate::error::{Result, doing};
+use crate::mark::CommitMark;
 
 mod account;
 mod allocation;
@@ -31,11 +32,14 @@ mod tests;
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
+    /// The number of the last commit.
+    number: i32,
+    mark: CommitMark,
 }
 
 impl Writer {
-    pub(crate) fn new(connection: Connection) -> Self {
-        Self { connection }
+    pub(crate) fn new(connection: Connection, number: i32, mark: CommitMark) -> Self {
+        Self { connection, number, mark }
     }
 
     /// Writes all of a batch, or nothing. When it returns, the batch is on disk; when it fails, the writer can be
@@ -51,7 +55,11 @@ impl Writer {
         for change in changes {
             write(&transaction, change, &mut committed)?;
         }
-        transaction.commit().map_err(doing("commit a write"))?;
+        let number = self.number.wrapping_add(1);
+        let numbered = transaction.pragma_update(None, "user_version", number);
+        numbered.and_then(|()| transaction.commit()).map_err(doing("commit a write"))?;
+        self.number = number;
+        self.mark.put(number);
         Ok(committed)
     }
 

@@ -12,6 +12,7 @@ mod conformance;
 mod context;
 mod cp;
 mod crash;
+mod damage;
 mod deploy;
 mod detect;
 mod disk;

@@ -155,5 +155,5 @@ fn the_files_are_its_users_alone_even_if_they_were_not() {
         names.push(entry.file_name().into_string().unwrap());
     }
     names.sort();
-    assert_eq!(names, ["muster.db", "muster.db-shm", "muster.db-wal"]);
+    assert_eq!(names, ["muster.commit", "muster.db", "muster.db-shm", "muster.db-wal"]);
 }

@@ -1,0 +1,73 @@
+//! Damage to what the server has on disk: it is said, with its remedy, and never shown as the truth.
+
+use std::fs;
+use std::path::Path;
+
+use muster_testkit::Home;
+
+use crate::home;
+
+/// A home with a job that has ended, whose server was killed.
+fn killed() -> (Home, String) {
+    let home = home();
+    let job = home.submit(&["--", "echo", "output"]);
+    home.wait_for_state(&job, "succeeded");
+    home.kill("server");
+    (home, job)
+}
+
+fn remove(home: &Home, names: &[&str]) {
+    for name in names {
+        let path = home.path().join(name);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+fn cut_in_half(path: &Path) {
+    let file = fs::File::options().write(true).open(path).expect("the file");
+    file.set_len(file.metadata().expect("its length").len() / 2).expect("it is cut");
+}
+
+#[test]
+fn a_server_without_its_database_does_not_begin_anew_until_that_is_meant() {
+    let (home, _) = killed();
+    remove(&home, &["muster.db", "muster.db-wal", "muster.db-shm"]);
+    let refused = |what: &str| {
+        let ps = home.run(["ps", "--all"]);
+        assert_ne!(ps.code(), 0, "{what}: {}", ps.out());
+        let said = ps.err();
+        assert!(said.contains("missing or empty") && said.contains("muster server restore"), "{what}: {said}");
+    };
+    refused("a missing database");
+    fs::write(home.path().join("muster.db"), "").expect("an empty database");
+    refused("an empty database");
+    remove(&home, &["muster.commit"]);
+    refused("logs without a mark");
+    remove(&home, &["logs"]);
+    home.write("code.py", "print('some code')");
+    fs::create_dir_all(home.path().join("chunks/0")).expect("a directory of chunks");
+    fs::write(home.path().join("chunks/0/0123"), "a chunk").expect("a chunk");
+    refused("code without a mark");
+    remove(&home, &["chunks"]);
+    assert_eq!(home.ok(["ps", "--all", "--quiet"]), "");
+}
+
+#[test]
+fn changes_that_the_database_has_lost_are_said_until_going_on_without_them_is_meant() {
+    let (home, job) = killed();
+    let log = home.path().join("muster.db-wal");
+    let whole = fs::read(&log).expect("the log of the database");
+    cut_in_half(&log);
+    for _ in 0..2 {
+        let ps = home.run(["ps", "--all"]);
+        assert_ne!(ps.code(), 0, "{}", ps.out());
+        assert!(ps.err().contains("lacks its last") && ps.err().contains("muster.commit"), "{}", ps.err());
+    }
+    fs::write(&log, whole).expect("the log is put back");
+    assert_eq!(home.ok(["ps", "--all", "--quiet"]).trim(), job);
+    home.kill("server");
+    cut_in_half(&log);
+    remove(&home, &["muster.commit"]);
+    home.ok(["ps", "--all"]);
+}
