@@ -507,6 +507,22 @@ pub struct StreamEnd {
     /// Logs whose end did not come: it is on nodes that are away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingLog>,
+    /// Parts of logs that are damaged on the server's disk: what was sent of them may be wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<DamagedLog>,
+}
+
+/// A part of a task's log that is damaged on the server's disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DamagedLog {
+    /// The attempt.
+    pub attempt: u32,
+    /// The task.
+    pub rank: u32,
+    /// Where it begins in the log, record headers included.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
 }
 
 /// The end of a task's log that is on a node that is away.

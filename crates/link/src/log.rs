@@ -13,6 +13,7 @@ mod reader;
 mod record;
 mod segment;
 mod ship;
+mod sum;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub use reader::Reader;
 pub use record::{Header, Record, Stream};
 pub use segment::{SEGMENT_BYTES, SegmentDir};
 pub use ship::{Chunk, Shipper};
+pub use sum::Sum;
 pub use tail::Tail;
 
 use std::io;

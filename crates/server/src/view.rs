@@ -180,7 +180,12 @@ pub(crate) fn owed_removals(row: muster_store::OwedRemovals) -> OwedRemovals {
 }
 
 pub(crate) fn end(row: &JobRow) -> StreamEnd {
-    StreamEnd { job: row_summary(row), failed_rank: row.job.failed_rank, missing: Vec::new() }
+    StreamEnd {
+        job: row_summary(row),
+        failed_rank: row.job.failed_rank,
+        missing: Vec::new(),
+        damaged: Vec::new(),
+    }
 }
 
 /// Why a job that is over ended as it did.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use muster_testkit::Home;
+use muster_testkit::{Home, wait_for};
 
 use crate::home;
 
@@ -37,7 +37,10 @@ fn a_server_without_its_database_does_not_begin_anew_until_that_is_meant() {
         let ps = home.run(["ps", "--all"]);
         assert_ne!(ps.code(), 0, "{what}: {}", ps.out());
         let said = ps.err();
-        assert!(said.contains("missing or empty") && said.contains("muster server restore"), "{what}: {said}");
+        assert!(
+            said.contains("missing or empty") && said.contains("muster server restore"),
+            "{what}: {said}"
+        );
     };
     refused("a missing database");
     fs::write(home.path().join("muster.db"), "").expect("an empty database");
@@ -70,4 +73,52 @@ fn changes_that_the_database_has_lost_are_said_until_going_on_without_them_is_me
     cut_in_half(&log);
     remove(&home, &["muster.commit"]);
     home.ok(["ps", "--all"]);
+}
+
+#[test]
+fn a_damaged_log_is_shown_with_a_note_and_an_error() {
+    let home = home();
+    // Enough for two segments.
+    let job = home.submit(&["--", "seq", "1", "2000000"]);
+    home.wait_for_state(&job, "succeeded");
+    wait_for("the whole log", || home.ok(["logs", &job]).lines().count() == 2_000_000);
+    let log = home.path().join("logs").join(&job).join("1/0");
+    let mut segments: Vec<_> = fs::read_dir(&log)
+        .expect("the log")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "seg"))
+        .collect();
+    segments.sort();
+    assert!(segments.len() >= 2, "{segments:?}");
+
+    let whole = fs::read(&segments[0]).expect("a segment");
+    let mut flipped = whole.clone();
+    let place = flipped.windows(8).position(|part| part == b"\n123456\n").expect("a line") + 1;
+    flipped[place] = b'7';
+    fs::write(&segments[0], flipped).expect("damage");
+    let check = |words: &[&str], lines: std::ops::RangeInclusive<usize>| {
+        let done = home.run(words);
+        assert_ne!(done.code(), 0, "{words:?}");
+        let said = done.err();
+        assert!(
+            said.contains("log_damaged") && said.contains("server's disk") && !said.contains("away"),
+            "{said}"
+        );
+        let shown = done.out().lines().count();
+        assert!(lines.contains(&shown), "{words:?}: {shown} lines");
+    };
+    check(&["logs", &job], 2_000_000..=2_000_000);
+    fs::write(&segments[0], &whole).expect("the damage goes");
+    home.ok(["logs", &job]);
+
+    let last = segments.last().expect("a segment");
+    cut_in_half(last);
+    check(&["logs", &job], 1_000_000..=1_999_999);
+    check(&["logs", "--follow", &job], 1_000_000..=1_999_999);
+    let file = home.work().join("out.log");
+    home.ok(["logs", &job, "--output", file.to_str().expect("a plain path")]);
+    let text = fs::read_to_string(file).expect("the file");
+    assert!(text.lines().last().is_some_and(|line| line.contains("damaged")), "the file says it");
+    fs::remove_file(last).expect("a segment");
+    check(&["logs", "--follow", &job], 1_000_000..=1_999_999);
 }

@@ -11,7 +11,7 @@ use clap::Args as ClapArgs;
 use muster_api::client::LogItem;
 use muster_api::model::Timestamp;
 use muster_api::model::quantity::format_bytes;
-use muster_api::view::{LogChunk, LogsQuery, StreamEnd};
+use muster_api::view::{DamagedLog, LogChunk, LogsQuery, StreamEnd};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{OneJob, state};
@@ -159,7 +159,7 @@ async fn show(
                 LogItem::End(end) => {
                     display.finish()?;
                     note_missing(&end);
-                    return Ok(());
+                    return check_damage(&end);
                 }
             },
             _ = ticks.tick() => display.tick(Timestamp::now())?,
@@ -173,6 +173,19 @@ fn note_cut(chunk: &LogChunk) {
     terminal::note(&format!(
         "the first line of task{rank} is too long: only its end is shown; without --tail it is whole"
     ));
+}
+
+/// Fails if a part of what was shown is damaged.
+fn check_damage(end: &StreamEnd) -> Result<(), Error> {
+    let Some(first) = end.damaged.first() else { return Ok(()) };
+    let place = |damaged: &DamagedLog| {
+        format!("task{}: {} from byte {}", damaged.rank, format_bytes(damaged.bytes), damaged.offset)
+    };
+    let message = format!(
+        "the log of task{} is damaged on the server's disk: what is shown may be wrong, or not all",
+        first.rank
+    );
+    Err(Error::new(Code::LogDamaged, message).details(end.damaged.iter().map(place).collect()))
 }
 
 /// Says what did not come.

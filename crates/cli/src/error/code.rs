@@ -70,6 +70,8 @@ muster_api::model::catalogue! {
         JobFileUnreadable = "job_file_unreadable" => "Check the path and your rights to the file.",
         /// The job file cannot be written.
         JobFileUnwritable = "job_file_unwritable" => "Check your rights to the directory.",
+        /// A part of a job's log is damaged on the server's disk.
+        LogDamaged = "log_damaged" => "`muster server check` on the server's machine says what else is damaged; a backup may have the log whole.",
         /// Machines of this name exist, and are others than were asked for.
         MachineMismatch = "machine_mismatch" => "Kill them, or use another name; `muster machine ls` shows what they are.",
         /// There is no machine of this name that is not over.
@@ -196,6 +198,7 @@ impl Code {
             | Self::HomeUnusable
             | Self::HostUnreachable
             | Self::JobFileUnwritable
+            | Self::LogDamaged
             | Self::OutputFailed
             | Self::ServerForeign
             | Self::ServerSilent

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
+use super::sum::{SegmentHasher, Sum};
 use super::{Error, SegmentDir};
 
 /// The only writer of a copy of a log.
@@ -20,6 +21,35 @@ struct Last {
     start: u64,
     length: u64,
     file: File,
+    hasher: SegmentHasher,
+    /// What is on disk is not what its checksum says, so that it gets no other.
+    is_damaged: bool,
+}
+
+impl Last {
+    fn begin(start: u64, file: File) -> Last {
+        Last { start, length: 0, file, hasher: SegmentHasher::default(), is_damaged: false }
+    }
+
+    /// Goes on with a segment that an earlier life has left.
+    fn resume(dir: &SegmentDir, start: u64) -> Result<Last, Error> {
+        let path = dir.segment_path(start);
+        let file = dir.open_segment(start)?;
+        let length = file.metadata().map_err(Error::io(&path))?.len();
+        let is_damaged = match dir.sums()?.get(&start) {
+            Some(sum) => !dir.matches(start, sum)?,
+            None => false,
+        };
+        let mut last = Last { length, is_damaged, ..Last::begin(start, file) };
+        let copy = last.file.try_clone().map_err(Error::io(&path))?;
+        last.hasher.read(copy, length).map_err(Error::io(&path))?;
+        Ok(last)
+    }
+
+    /// Its checksum, unless it would make damage good.
+    fn sum(&self) -> Option<Sum> {
+        (!self.is_damaged).then(|| self.hasher.sum())
+    }
 }
 
 impl Appender {
@@ -27,11 +57,7 @@ impl Appender {
     pub fn open(dir: SegmentDir) -> Result<Appender, Error> {
         fs::create_dir_all(dir.path()).map_err(Error::io(dir.path()))?;
         let last = match dir.starts()?.last() {
-            Some(&start) => {
-                let file = dir.open_segment(start)?;
-                let length = file.metadata().map_err(Error::io(&dir.segment_path(start)))?.len();
-                Some(Last { start, length, file })
-            }
+            Some(&start) => Some(Last::resume(&dir, start)?),
             None => None,
         };
         Ok(Appender { dir, last, unsynced: Vec::new() })
@@ -59,14 +85,22 @@ impl Appender {
                 return Err(gap);
             }
             let file = self.dir.create_segment(segment)?;
-            self.unsynced
-                .extend(self.last.replace(Last { start: segment, length: 0, file }).map(|last| last.start));
+            if let Some(last) = self.last.replace(Last::begin(segment, file)) {
+                self.unsynced.push(last.start);
+                self.put_sum(&last)?;
+            }
         }
         let Some(last) = &mut self.last else { return Err(gap) };
         let written = last.file.write_all_at(new, last.length);
         written.map_err(Error::io(&self.dir.segment_path(last.start)))?;
         last.length += new.len() as u64;
+        last.hasher.update(new);
         Ok(self.end())
+    }
+
+    /// Notes the checksum of a segment as it is now.
+    fn put_sum(&self, last: &Last) -> Result<(), Error> {
+        last.sum().map_or(Ok(()), |sum| self.dir.add_sum(last.start, &sum))
     }
 
     /// Make what was appended so far survive a power cut of this machine. Needed before telling a sender on another
@@ -81,6 +115,7 @@ impl Appender {
             }
         }
         self.unsynced.clear();
+        self.last.as_ref().map_or(Ok(()), |last| self.put_sum(last))?;
         let directory = File::open(self.dir.path()).and_then(|directory| directory.sync_all());
         directory.map_err(Error::io(self.dir.path()))
     }

@@ -61,7 +61,7 @@ impl SegmentDir {
     /// How many bytes the log has, an unfinished record included.
     pub fn end(&self) -> Result<u64, Error> {
         match self.starts()?.last() {
-            Some(&start) => Ok(start + self.length(start)?),
+            Some(&start) => Ok(start + self.length(start)?.unwrap_or(0)),
             None => Ok(0),
         }
     }
@@ -134,9 +134,14 @@ impl SegmentDir {
         Ok(Some(Headers { path, file, start, end, offset: from, window: Vec::new(), window_at: from }))
     }
 
-    fn length(&self, start: u64) -> Result<u64, Error> {
+    /// How long a segment is; none if it is not there.
+    pub fn length(&self, start: u64) -> Result<Option<u64>, Error> {
         let path = self.segment_path(start);
-        Ok(fs::metadata(&path).map_err(Error::io(&path))?.len())
+        match fs::metadata(&path) {
+            Ok(file) => Ok(Some(file.len())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(&path)(error)),
+        }
     }
 }
 

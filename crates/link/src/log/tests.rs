@@ -226,6 +226,12 @@ proptest! {
             ship(&mut shipper, &mut copy, buffer);
         }
         prop_assert_eq!(copy.end(), log.end);
+        copy.sync().unwrap();
+        let sums = copy_dir.sums().unwrap();
+        prop_assert_eq!(sums.last_key_value().map_or(0, |(start, sum)| start + sum.length), log.end);
+        for (start, sum) in &sums {
+            prop_assert!(copy_dir.matches(*start, sum).unwrap(), "the segment at {}", start);
+        }
         if log.end > 0 {
             // The shipper sends no empty segment, so an unused last one is not there yet.
             fs::remove_file(log.dir.segment_path(log.end)).ok();
@@ -303,6 +309,41 @@ fn bytes_that_leave_a_hole_are_refused() {
     assert_eq!(copy.append_at(12, 12, b"c").unwrap(), 13);
     copy.sync().unwrap();
     assert_eq!(copy.dir_starts(), [0, 12]);
+}
+
+#[test]
+fn damage_of_a_copy_is_found_and_never_made_good() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = SegmentDir::new(home.path().join("log"));
+    let mut copy = Appender::open(dir.clone()).unwrap();
+    copy.append_at(0, 0, b"0123456789").unwrap();
+    copy.append_at(10, 10, b"abcde").unwrap();
+    copy.sync().unwrap();
+    let is_whole = |start| dir.matches(start, &dir.sums().unwrap()[&start]).unwrap();
+    assert!(is_whole(0) && is_whole(10));
+    assert_eq!(dir.sums().unwrap()[&10].length, 5);
+    // More of it, by a later life: what was covered stays covered.
+    let mut copy = Appender::open(dir.clone()).unwrap();
+    copy.append_at(10, 15, b"fgh").unwrap();
+    assert!(is_whole(10), "the beginning is what it was");
+    copy.sync().unwrap();
+    assert_eq!(dir.sums().unwrap()[&10].length, 8);
+    fs::write(dir.segment_path(0), b"0123x56789").unwrap();
+    fs::write(dir.segment_path(10), b"abcdeFgh").unwrap();
+    assert!(!is_whole(0) && !is_whole(10));
+    let mut copy = Appender::open(dir.clone()).unwrap();
+    copy.append_at(10, 18, b"ij").unwrap();
+    copy.sync().unwrap();
+    assert!(!is_whole(10), "what comes after damage does not make it good");
+    fs::write(dir.segment_path(0), b"0123").unwrap();
+    assert!(!is_whole(0));
+    fs::remove_file(dir.segment_path(0)).unwrap();
+    assert!(!is_whole(0));
+    // Half a line, as a kill leaves it, says nothing, and the next one stands alone.
+    let sums = dir.path().join("sums");
+    let text = fs::read_to_string(&sums).unwrap();
+    fs::write(&sums, &text[..text.len() - 3]).unwrap();
+    assert_eq!(dir.sums().unwrap()[&10].length, 5);
 }
 
 #[test]

@@ -325,6 +325,15 @@ class CreateUser(TypedDict):
     password: NotRequired[str | None]
 
 
+class DamagedLog(TypedDict):
+    """A part of a task's log that is damaged on the server's disk."""
+
+    attempt: int
+    bytes: int
+    offset: int
+    rank: int
+
+
 class Device(TypedDict):
     """An accelerator of a node."""
 
@@ -1118,6 +1127,7 @@ class StopNotice(TypedDict):
 class StreamEnd(TypedDict):
     """An SSE event `end`, the last of a followed stream: the job is over and everything was sent."""
 
+    damaged: NotRequired[list[DamagedLog]]
     failed_rank: NotRequired[int | None]
     job: JobSummary
     missing: NotRequired[list[MissingLog]]

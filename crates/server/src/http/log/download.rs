@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::stream;
-use muster_api::view::{DownloadQuery, LogsQuery};
+use muster_api::view::{DamagedLog, DownloadQuery, LogsQuery};
+use muster_model::quantity::format_bytes;
 
 use super::follower::{Follower, Turn};
 use super::source::Piece;
@@ -50,23 +51,43 @@ pub(in crate::http) async fn download(
     ];
     let bytes = stream::unfold(Some(follower), async |follower| {
         let mut follower = follower?;
-        let next = next(&mut follower).await;
-        // An error is the last item: it cuts the connection, so that a part is not taken for the whole.
-        let rest = next.is_ok().then_some(follower);
-        next.transpose().map(|next| (next, rest))
+        match next(&mut follower).await {
+            Ok(Next::Bytes(bytes)) => Some((Ok(bytes), Some(follower))),
+            Ok(Next::End(note)) if note.is_empty() => None,
+            Ok(Next::End(note)) => Some((Ok(note), None)),
+            // An error is the last item: it cuts the connection, so that a part is not taken for the whole.
+            Err(error) => Some((Err(error), None)),
+        }
     });
     Ok((headers, Body::from_stream(bytes)).into_response())
 }
 
-async fn next(follower: &mut Follower) -> io::Result<Option<Bytes>> {
+enum Next {
+    Bytes(Bytes),
+    /// With what a reader of the file must know.
+    End(Bytes),
+}
+
+async fn next(follower: &mut Follower) -> io::Result<Next> {
     loop {
         match follower.turn().await.map_err(io::Error::other)? {
-            Turn::Pieces(_, pieces) => return Ok(Some(joined(&pieces, follower.is_gang()))),
+            Turn::Pieces(_, pieces) => return Ok(Next::Bytes(joined(&pieces, follower.is_gang()))),
             Turn::Again => {}
-            Turn::End(_) => return Ok(None),
+            Turn::End(end) => return Ok(Next::End(note(&end.damaged))),
             Turn::Stopped => return Err(io::Error::other("the server stops")),
         }
     }
+}
+
+/// The file says itself what of it may be wrong.
+fn note(damaged: &[DamagedLog]) -> Bytes {
+    let line = |damaged: &DamagedLog| {
+        let (bytes, rank) = (format_bytes(damaged.bytes), damaged.rank);
+        format!(
+            "[muster] {bytes} of task{rank}'s log are damaged on the server's disk; what is above may be wrong there\n"
+        )
+    };
+    damaged.iter().map(line).collect::<String>().into()
 }
 
 fn joined(pieces: &[Piece], with_labels: bool) -> Bytes {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::select_all;
 use muster_api::problem::{Code, Problem};
-use muster_api::view::{LogsQuery, MissingLog, StreamEnd};
+use muster_api::view::{DamagedLog, LogsQuery, MissingLog, StreamEnd};
 use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
 use tokio::sync::watch;
@@ -63,6 +63,7 @@ pub(super) struct Follower {
     heard: Instant,
     /// What was given up.
     missing: Vec<MissingLog>,
+    damaged: Vec<DamagedLog>,
     is_stopped: bool,
 }
 
@@ -91,6 +92,7 @@ impl Follower {
             sources: Vec::new(),
             heard: Instant::now(),
             missing: Vec::new(),
+            damaged: Vec::new(),
             is_stopped: false,
         }
     }
@@ -167,6 +169,12 @@ impl Follower {
         self.sources.iter_mut().for_each(|source| drop(source.grown.borrow_and_update()));
         // The job is read before its logs: what it says is complete then is.
         let (row, tasks) = self.read_job().await?;
+        let over: Vec<bool> = self
+            .sources
+            .iter()
+            .map(|source| self.task(&tasks, source.rank).is_some_and(Task::is_over))
+            .collect();
+        self.sources.iter_mut().zip(over).for_each(|(source, is_over)| source.is_over = is_over);
         let (pieces, is_news) = self.fill().await?;
         if is_news {
             self.heard = Instant::now();
@@ -194,7 +202,11 @@ impl Follower {
             self.heard = Instant::now();
             return Ok(Turn::Again);
         }
-        Ok(Turn::End(Box::new(StreamEnd { missing: std::mem::take(&mut self.missing), ..view::end(&row) })))
+        Ok(Turn::End(Box::new(StreamEnd {
+            missing: std::mem::take(&mut self.missing),
+            damaged: std::mem::take(&mut self.damaged),
+            ..view::end(&row)
+        })))
     }
 
     /// The job, and the gang of the attempt that is being read. An earlier attempt's log may still be on its way when
@@ -241,7 +253,8 @@ impl Follower {
 
     /// The tasks that are over and have written more than is here.
     fn lacking<'a>(&self, tasks: &'a [Task]) -> Vec<(u32, &'a Task, u64)> {
-        let lacking = self.sources.iter().filter(|source| !source.is_past).filter_map(|source| {
+        let may_come = |source: &&Source| !source.is_past && !source.is_cut_off;
+        let lacking = self.sources.iter().filter(may_come).filter_map(|source| {
             let task = self.task(tasks, source.rank)?;
             lacks(task, source.offset()).then(|| (source.rank, task, source.offset()))
         });
@@ -254,6 +267,9 @@ impl Follower {
         let lacking = self.lacking(tasks);
         if lacking.is_empty() || (self.query.follow && !self.is_over(tasks)) {
             return Ok(false);
+        }
+        if self.doubt(tasks).await? {
+            return Ok(true);
         }
         let limit = if self.query.follow { self.patience.away } else { self.patience.arrival };
         let left = limit.saturating_sub(self.heard.elapsed());
@@ -272,6 +288,31 @@ impl Follower {
         Ok(true)
     }
 
+    /// Notices logs of which a part is not here and on no node: a node that is there and owes nothing of a task has sent all of it. It may
+    /// have done so since the log was read, so that it is read once more before it is given up. True if there is something to look at again.
+    async fn doubt(&mut self, tasks: &[Task]) -> Result<bool, Problem> {
+        let nodes = self.shared.core.ask(Input::Nodes).await?;
+        let owed = self.shared.core.ask(Input::Unsettled).await?;
+        let attempt = AttemptId { job: self.job.clone(), number: self.attempt };
+        let is_gone = |rank: u32, task: &Task| {
+            nodes.iter().any(|node| node.connected && node.id == task.placement.node)
+                && !owed.contains(&attempt.task(rank))
+        };
+        let gone: Vec<(u32, u64)> = self
+            .lacking(tasks)
+            .into_iter()
+            .filter(|(rank, task, _)| is_gone(*rank, task))
+            .map(|(rank, task, _)| (rank, task.end.as_ref().and_then(|end| end.log_bytes).unwrap_or(0)))
+            .collect();
+        for (rank, end) in &gone {
+            let Some(source) = self.sources.iter_mut().find(|source| source.rank == *rank) else { continue };
+            if std::mem::replace(&mut source.is_doubted, true) {
+                source.cut_off(*end);
+            }
+        }
+        Ok(!gone.is_empty())
+    }
+
     /// What is there is all there is: lines that never ended are shown, and what did not come is noted.
     fn finish(&mut self, tasks: &[Task]) -> Vec<Piece> {
         let mut rest = Vec::new();
@@ -286,6 +327,15 @@ impl Follower {
         // A second look replaces the first.
         self.missing.retain(|missing| missing.attempt != self.attempt);
         self.missing.extend(missing);
+        let attempt = self.attempt;
+        let damaged = self.sources.iter().flat_map(|source| {
+            let rank = source.rank;
+            let places = source.damage.iter();
+            places.map(move |(from, to)| DamagedLog { attempt, rank, offset: *from, bytes: to - from })
+        });
+        let damaged: Vec<_> = damaged.collect();
+        self.damaged.retain(|damaged| damaged.attempt != self.attempt);
+        self.damaged.extend(damaged);
         rest
     }
 

@@ -1,10 +1,11 @@
 //! One task's log being read: from where, up to when, and what of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use memchr::memchr2;
-use muster_link::log::{Reader, Record, SegmentDir, Stream, Tail};
+use muster_link::log::{self, Reader, Record, SegmentDir, Stream, Sum, Tail};
 use muster_model::TaskId;
 use tokio::sync::watch;
 
@@ -62,8 +63,24 @@ pub(super) struct Source {
     is_cut: [bool; 2],
     /// What comes now is too late.
     pub is_past: bool,
+    /// The task is over: what is not here any more, or not what it was, is damaged and not on its way.
+    pub is_over: bool,
+    /// The rest of the log was here, and is damaged.
+    pub is_cut_off: bool,
+    /// Nobody has the rest of the log, unless it came since.
+    pub is_doubted: bool,
+    checked: Checked,
+    /// Where the log is damaged, from and to, in order.
+    pub damage: Vec<(u64, u64)>,
     /// Matches that were not counted yet, where only the last of them are wanted.
     count: Option<Count>,
+}
+
+/// How far a log was compared with its checksums.
+#[derive(Default)]
+struct Checked {
+    sums: Option<BTreeMap<u64, Sum>>,
+    until: u64,
 }
 
 /// A first reading of a log, to know how many lines match.
@@ -90,6 +107,11 @@ impl Source {
             lines,
             is_cut: [false; 2],
             is_past: false,
+            is_over: false,
+            is_cut_off: false,
+            is_doubted: false,
+            checked: Checked::default(),
+            damage: Vec::new(),
             count: None,
             _log: log,
         };
@@ -110,14 +132,98 @@ impl Source {
         self.reader.offset()
     }
 
+    /// The next record. Of a task that is over, damage is noted and passed over.
+    fn next_record(&mut self) -> io::Result<Option<Record>> {
+        let mut is_second_look = false;
+        loop {
+            if self.is_over {
+                self.check_segment().map_err(io::Error::other)?;
+            }
+            let is_corrupt = match self.reader.next_record() {
+                Ok(None) if self.is_over && !self.reader.is_over() => false,
+                Err(log::Error::Corrupt { .. }) if self.is_over => true,
+                read => return read.map_err(io::Error::other),
+            };
+            let offset = self.reader.offset();
+            let later = self.next_segment(offset).map_err(io::Error::other)?;
+            // The rest of this segment came before the next one was begun, and maybe after the first look.
+            if later.is_some() && !is_corrupt && !std::mem::replace(&mut is_second_look, true) {
+                continue;
+            }
+            is_second_look = false;
+            let Some(next) = later else {
+                let here = self._log.dir.end().map_err(io::Error::other)?;
+                if is_corrupt || self.known_end() > here {
+                    self.cut_off(self.known_end().max(here));
+                }
+                return Ok(None);
+            };
+            self.note_damage(offset, next);
+            self.reader = reader(&self._log.dir, next, &self.selection);
+        }
+    }
+
+    /// Compares a segment with its checksum before anything of it is read. One without a checksum has no verdict.
+    fn check_segment(&mut self) -> Result<(), log::Error> {
+        let (dir, offset) = (&self._log.dir, self.reader.offset());
+        let sums = match &mut self.checked.sums {
+            Some(sums) => sums,
+            none => none.insert(dir.sums()?),
+        };
+        if offset < self.checked.until {
+            return Ok(());
+        }
+        let Some((start, sum)) = sums.range(..=offset).next_back().map(|(start, sum)| (*start, sum.clone()))
+        else {
+            return Ok(());
+        };
+        let end = start + sum.length;
+        self.checked.until = end.max(offset + 1);
+        // A segment that is cut off is found where its end is missing.
+        let is_whole = || -> Result<bool, log::Error> {
+            let is_cut_off = dir.length(start)?.is_none_or(|length| length < sum.length);
+            Ok(is_cut_off || dir.matches(start, &sum)?)
+        };
+        if offset < end && !is_whole()? {
+            self.note_damage(start, end);
+        }
+        Ok(())
+    }
+
+    /// Where the first segment after an offset starts.
+    fn next_segment(&self, offset: u64) -> Result<Option<u64>, log::Error> {
+        Ok(self._log.dir.starts()?.into_iter().find(|start| *start > offset))
+    }
+
+    /// How long the log was by its checksums.
+    fn known_end(&self) -> u64 {
+        let last = self.checked.sums.as_ref().and_then(BTreeMap::last_key_value);
+        last.map_or(0, |(start, sum)| start + sum.length)
+    }
+
+    /// What is not here was here, and is on no node any more.
+    pub fn cut_off(&mut self, end: u64) {
+        self.is_cut_off = true;
+        self.note_damage(self.offset(), end);
+    }
+
+    /// Damage within damage is not said twice.
+    fn note_damage(&mut self, from: u64, to: u64) {
+        match self.damage.last_mut() {
+            Some((_, end)) if from <= *end => *end = to.max(*end),
+            _ => self.damage.push((from, to)),
+        }
+    }
+
     /// Goes on counting; true when that is done.
     fn is_counted(&mut self) -> io::Result<bool> {
         let Some(mut count) = self.count.take() else { return Ok(true) };
+        count.source.is_over = self.is_over;
         let (mut read, mut none) = (0, Vec::new());
         while read < SCAN {
             if count.source.offset() < count.end
                 && !count.source.is_past
-                && let Some(record) = count.source.reader.next_record().map_err(io::Error::other)?
+                && let Some(record) = count.source.next_record()?
             {
                 read += record.bytes.len();
                 count.source.take(&record, &mut none);
@@ -241,7 +347,7 @@ pub(super) fn read_on(sources: &mut [Source]) -> io::Result<Step> {
     let (mut read, mut shown) = (0, 0);
     while read < SCAN && shown < STEP {
         for source in sources.iter_mut().filter(|source| source.pending.is_none() && !source.is_past) {
-            source.pending = source.reader.next_record().map_err(io::Error::other)?;
+            source.pending = source.next_record()?;
             source.is_past |= source.pending.is_none() && source.reader.is_over();
         }
         let oldest = sources

@@ -48,6 +48,7 @@ fn append(dir: SegmentDir, records: &[(Stream, Vec<u8>)]) -> u64 {
         let record = [&header.encode()[..], bytes].concat();
         log.append_at(segment, log.end(), &record).unwrap();
     }
+    log.sync().unwrap();
     log.end()
 }
 
@@ -226,6 +227,64 @@ fn wrong_queries_name_their_fields() {
     assert_eq!((right.since, right.until), (Some(900_000_000), Some(960_000_000)));
 }
 
+/// What is read of a log whose task is over, and where it is damaged.
+fn over(log: &OnDisk) -> (String, Vec<(u64, u64)>, bool) {
+    let mut sources = [Source::open(&log.logs, &log.task, &Selection::default(), None)];
+    sources[0].is_over = true;
+    let mut pieces = Vec::new();
+    loop {
+        let step = read_on(&mut sources).unwrap();
+        if !step.is_news {
+            break;
+        }
+        pieces.extend(step.pieces);
+    }
+    let [shown, _] = joined(&pieces);
+    (shown, std::mem::take(&mut sources[0].damage), sources[0].is_cut_off)
+}
+
+#[test]
+fn damage_is_noted_and_the_rest_is_read() {
+    let lines = |range: std::ops::Range<usize>| range.map(|i| format!("line {i}\n")).collect::<String>();
+    let log = OnDisk::new(&numbered(12));
+    let dir = log.logs.dir(&log.task);
+    let starts = dir.starts().unwrap();
+    assert_eq!(starts.len(), 3);
+    let end = dir.end().unwrap();
+    assert_eq!(over(&log), (lines(0..12), vec![], false));
+    let segment = |index: usize| dir.segment_path(starts[index]);
+    let whole = std::fs::read(segment(1)).unwrap();
+
+    let mut flipped = whole.clone();
+    let place = flipped.windows(6).position(|part| part == b"line 5").unwrap();
+    flipped[place] = b'x';
+    std::fs::write(segment(1), &flipped).unwrap();
+    let shown = lines(0..12).replace("line 5", "xine 5");
+    assert_eq!(over(&log), (shown, vec![(starts[1], starts[2])], false));
+
+    flipped[0] ^= 0xff;
+    flipped[6] ^= 0xff;
+    std::fs::write(segment(1), &flipped).unwrap();
+    assert_eq!(over(&log), (lines(0..4) + &lines(8..12), vec![(starts[1], starts[2])], false));
+
+    std::fs::write(segment(1), &whole[..whole.len() - 3]).unwrap();
+    let (shown, damage, is_cut_off) = over(&log);
+    assert_eq!((shown, is_cut_off), (lines(0..7) + &lines(8..12), false));
+    assert!(damage.len() == 1 && damage[0].0 > starts[1] && damage[0].1 == starts[2], "{damage:?}");
+
+    std::fs::remove_file(segment(1)).unwrap();
+    assert_eq!(over(&log), (lines(0..4) + &lines(8..12), vec![(starts[1], starts[2])], false));
+    std::fs::write(segment(1), &whole).unwrap();
+
+    std::fs::write(segment(2), "").unwrap();
+    assert_eq!(over(&log), (lines(0..8), vec![(starts[2], end)], true));
+    std::fs::remove_file(segment(2)).unwrap();
+    assert_eq!(over(&log), (lines(0..8), vec![(starts[2], end)], true));
+    // Without checksums nothing is known about what is not there.
+    std::fs::remove_file(dir.path().join("sums")).unwrap();
+    assert_eq!(over(&log), (lines(0..8), vec![], false));
+}
+
 fn hello() -> Hello {
     Hello {
         protocol: PROTOCOL,
@@ -239,6 +298,37 @@ fn hello() -> Hello {
         account: Default::default(),
         tasks: Vec::new(),
     }
+}
+
+#[tokio::test]
+async fn a_log_that_no_node_has_is_damaged_and_not_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Unserved::start(local_options(home.path())).await.unwrap();
+    let (job, messages) = job_with_a_missing_end(&server.shared).await;
+    server.shared.core.ask(Input::Nodes).await.unwrap();
+    drop(messages);
+    server.stop().await;
+    // Its node comes to the next server and knows nothing of the task.
+    let server = Unserved::start(local_options(home.path())).await.unwrap();
+    let (outbox, _messages) = mpsc::channel(100);
+    let (connection, hello) = (ConnectionId(2), Box::new(hello()));
+    let here = Input::AgentConnected { connection, hello, outbox, is_tcp: false };
+    server.shared.core.tell(here).await.unwrap();
+    server.shared.core.ask(Input::Nodes).await.unwrap();
+    let mut follower = follower(&server.shared, &job, Duration::from_secs(3600)).begin(None).await;
+    let end = async {
+        loop {
+            if let Turn::End(end) = follower.turn().await.unwrap() {
+                return end;
+            }
+        }
+    };
+    let end = tokio::time::timeout(Duration::from_secs(20), end).await.expect("nothing is waited for");
+    assert!(end.missing.is_empty(), "no node is blamed");
+    let damaged: Vec<_> = end.damaged.iter().map(|it| (it.attempt, it.rank, it.bytes)).collect();
+    assert_eq!(damaged, [(1, 0, 1000)]);
+    drop(follower);
+    server.stop().await;
 }
 
 /// A job whose only task said it wrote 1000 bytes more than the server has.
