@@ -68,6 +68,15 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether a part of it is damaged at the server, or gone from there.
+    pub(crate) fn is_damaged(&self) -> bool {
+        match self {
+            Error::Fetch(fetch::Error::Gone { .. }) => true,
+            Error::Fetch(fetch::Error::Refused { source, .. }) => source.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        }
+    }
+
     /// Whether there was no room for it.
     pub(crate) fn is_full(&self) -> bool {
         match self {

@@ -472,8 +472,8 @@ pub enum StreamHeader {
         /// Which, at most [`MAX_CHUNKS`].
         chunks: Vec<ChunkId>,
     },
-    /// Opened by the agent: chunks it was given that are not what their name says. The server looks at them, and removes those that
-    /// are damaged on its own disk, so that they are sent anew with the next upload. There is no answer.
+    /// Opened by the agent: a chunk it was given that is not what its name says, and others of the same bundle. The server looks at them, and
+    /// removes those that are damaged on its own disk, so that they are sent anew with the next upload. There is no answer.
     Damaged {
         /// Which, at most [`MAX_CHUNKS`].
         chunks: Vec<ChunkId>,

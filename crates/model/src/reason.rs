@@ -33,6 +33,11 @@ pub enum Reason {
         /// What went wrong, in words for the user.
         message: String,
     },
+    /// A part of the job's code is damaged on the server's disk, or gone from it.
+    CodeDamaged {
+        /// Which part, in words for the user.
+        message: String,
+    },
     /// The program exists but cannot be executed.
     CommandNotExecutable {
         /// The program.
@@ -162,6 +167,7 @@ impl Reason {
             Self::AllocationLapsed { message: "the scheduler has forgotten it".into() },
             Self::CancelledOutside { by: Some("root".into()) },
             Self::PrepareFailed { message: "no space left on device".into() },
+            Self::CodeDamaged { message: "the server does not have chunk_0123".into() },
             Self::CommandNotExecutable { command: "./train.py".into() },
             Self::CommandNotFound { command: "pyton".into() },
             Self::DependencyFailed { message: "job_0123456789 (prep) failed".into() },
@@ -192,6 +198,7 @@ impl Reason {
             Self::AllocationLapsed { .. } => "allocation_lapsed",
             Self::CancelledOutside { .. } => "cancelled_outside",
             Self::PrepareFailed { .. } => "prepare_failed",
+            Self::CodeDamaged { .. } => "code_damaged",
             Self::CommandNotExecutable { .. } => "command_not_executable",
             Self::CommandNotFound { .. } => "command_not_found",
             Self::DependencyFailed { .. } => "dependency_failed",
@@ -229,6 +236,7 @@ impl Reason {
             Self::CancelledOutside { .. } | Self::StoppedByUser => 130,
             Self::AllocationFailed { .. }
             | Self::AllocationLapsed { .. }
+            | Self::CodeDamaged { .. }
             | Self::DependencyFailed { .. }
             | Self::Displaced { .. }
             | Self::Evicted
@@ -262,6 +270,8 @@ impl Reason {
             | Self::Signal { .. }
             | Self::SupervisorLost => true,
             Self::CancelledOutside { .. }
+            // It stays damaged until somebody sends the code again.
+            | Self::CodeDamaged { .. }
             | Self::CommandNotExecutable { .. }
             | Self::CommandNotFound { .. }
             | Self::DependencyFailed { .. }
@@ -302,6 +312,10 @@ impl Reason {
             Self::PrepareFailed { .. } => (
                 "The task's directory, files or environment could not be made on its node.",
                 "Read the message; most often the node's disk is full or a directory is not writable.",
+            ),
+            Self::CodeDamaged { .. } => (
+                "A part of the job's code is damaged on the server's disk, or gone from it. The damaged parts were removed.",
+                "Submit the job again from its code directory: the client sends what the server lacks. Then check the server's disk.",
             ),
             Self::CommandNotExecutable { .. } => (
                 "The program is there, but may not be executed.",
@@ -398,6 +412,7 @@ impl Reason {
             Self::CancelledOutside { by: Some(by) } => format!("cancelled by {by}, and not through muster"),
             Self::CancelledOutside { by: None } => "cancelled, and not through muster".into(),
             Self::PrepareFailed { message } => format!("the task could not be prepared: {message}"),
+            Self::CodeDamaged { message } => format!("its code is damaged on the server's disk: {message}"),
             Self::CommandNotExecutable { command } => format!("`{command}` is not executable"),
             Self::CommandNotFound { command } => format!("`{command}` was not found"),
             Self::DependencyFailed { message } => format!("never started: {message}"),
@@ -450,6 +465,9 @@ impl Reason {
             Self::CancelledOutside { .. } => Some("submit it again, or ask whoever cancelled it"),
             Self::Refused { .. } => Some("change what the job asks for, or ask the cluster's admin"),
             Self::PrepareFailed { .. } => Some("check free disk space and rights on the node"),
+            Self::CodeDamaged { .. } => {
+                Some("submit it again from its code directory: what is damaged is sent anew")
+            }
             Self::CommandNotExecutable { .. } => {
                 Some("make it executable (chmod +x), or name its interpreter")
             }

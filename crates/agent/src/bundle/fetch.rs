@@ -34,6 +34,9 @@ pub(crate) enum Error {
         #[source]
         source: io::Error,
     },
+    /// The server has removed it because it was damaged, or has lost it.
+    #[error("the server does not have {what}")]
+    Gone { what: String },
     #[error("the bundle's manifest is not the one it is named after")]
     WrongManifest,
     #[error("the bundle's listing is longer than a listing can be")]
@@ -126,7 +129,7 @@ pub(super) async fn fetch<S: Sink>(bulk: &Bulk, mut sink: S) -> Result<S, S::Err
         let Err(Trouble { damaged, source }) = received else { continue };
         if let Some(chunk) = damaged {
             tracing::warn!(chunk = %chunk, "the server gave a chunk that is not what its name says");
-            complain(bulk, chunk).await;
+            complain(bulk, sink.missing()).await;
         }
         if sink.missing().len() < before {
             patience = Patience::default();
@@ -152,7 +155,11 @@ impl Patience {
     ) -> Result<(), Error> {
         tokio::time::sleep(REFUSAL_PAUSE).await;
         self.refusals = if is_open { self.refusals + 1 } else { 0 };
-        if self.refusals >= REFUSALS { Err(Error::Refused { what: what(), source }) } else { Ok(()) }
+        match self.refusals >= REFUSALS {
+            true if source.kind() == ErrorKind::NotFound => Err(Error::Gone { what: what() }),
+            true => Err(Error::Refused { what: what(), source }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -169,10 +176,12 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Tells the server what is damaged on its side. It need not hear it: it will be told again.
-async fn complain(bulk: &Bulk, chunk: ChunkId) {
+/// Tells the server what is damaged on its side, or may be: where one chunk is, others are, and all of them are to be found now and not one with
+/// each job. The server need not hear it: it will be told again.
+async fn complain(bulk: &Bulk, missing: &[Chunk]) {
+    let chunks = missing.iter().take(MAX_CHUNKS).map(|chunk| chunk.id.clone()).collect();
     let (_, mut stream) = bulk.open().await;
-    let header = StreamHeader::Damaged { chunks: vec![chunk] };
+    let header = StreamHeader::Damaged { chunks };
     if control::send(&mut stream, &header).await.is_ok() {
         let _ = stream.shutdown().await;
     }

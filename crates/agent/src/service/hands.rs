@@ -252,6 +252,9 @@ impl Work {
             }
             Ok(Prepared::Over(ended)) => Outcome::Ended(Box::new(ended)),
             Err(prepare::Error::Abandoned) => Outcome::Abandoned,
+            Err(prepare::Error::Bundle(error)) if error.is_damaged() => {
+                Outcome::Impossible { failure: Reason::CodeDamaged { message: words(&error) } }
+            }
             Err(error) => self.impossible(error.is_full(), &error),
         };
         self.report(outcome)

@@ -33,7 +33,7 @@ fn with_bundle(rank: u32, bundle: &BundleId) -> ToAgent {
 
 async fn failure(node: &Node, rank: u32) -> String {
     match node.server.ended(&task(rank)).await.failure {
-        Some(Reason::PrepareFailed { message }) => message,
+        Some(Reason::PrepareFailed { message } | Reason::CodeDamaged { message }) => message,
         other => panic!("{other:?}"),
     }
 }
@@ -150,11 +150,11 @@ async fn a_bundle_that_cannot_be_had_or_trusted_fails_in_words() {
     let (bundle, _) = node.bundle(&code(&data), 4000);
     let text = node.server.state().manifests.remove(&bundle).unwrap();
     node.server.send(with_bundle(0, &bundle)).await;
-    assert!(failure(&node, 0).await.contains("the server does not give bundle_"));
+    assert!(failure(&node, 0).await.contains("the server does not have bundle_"));
     node.server.state().manifests.insert(bundle.clone(), text);
     node.server.state().chunks.clear();
     node.server.send(with_bundle(1, &bundle)).await;
-    assert!(failure(&node, 1).await.contains("the server does not give chunk_"));
+    assert!(failure(&node, 1).await.contains("the server does not have chunk_"));
     // It has another content under that name.
     let (bundle, manifest) = node.bundle(&code(&data), 1000);
     let wrong = chunk::Encoder::default().encode(&[7; 1000]);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use muster_testkit::{Home, wait_for};
 
+use crate::crash::Random;
 use crate::home;
 
 /// A home with a job that has ended, whose server was killed.
@@ -121,4 +122,35 @@ fn a_damaged_log_is_shown_with_a_note_and_an_error() {
     assert!(text.lines().last().is_some_and(|line| line.contains("damaged")), "the file says it");
     fs::remove_file(last).expect("a segment");
     check(&["logs", "--follow", &job], 1_000_000..=1_999_999);
+}
+
+#[test]
+fn damaged_code_is_named_at_once_and_sent_anew_with_the_next_job() {
+    let home = home();
+    // Of a few chunks, none of which can be compressed.
+    let mut random = Random(22);
+    let bytes: Vec<u8> = (0..4 << 17).flat_map(|_| random.below(u64::MAX).to_le_bytes()).collect();
+    home.write("data.bin", &bytes);
+    let held = home.submit(&["--hold", "--", "wc", "-c", "data.bin"]);
+    let chunks = home.path().join("chunks");
+    let mut damaged = 0;
+    for directory in fs::read_dir(&chunks).expect("the chunks").flatten() {
+        for entry in fs::read_dir(directory.path()).expect("a directory of chunks").flatten() {
+            let mut stored = fs::read(entry.path()).expect("a chunk");
+            if stored.len() > 100_000 {
+                let middle = stored.len() / 2;
+                stored[middle] ^= 1;
+                fs::write(entry.path(), stored).expect("damage");
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged >= 3, "{damaged} chunks");
+    home.ok(["release", &held]);
+    let failed = home.wait_for_state(&held, "failed");
+    assert_eq!(failed["reason"]["code"], "code_damaged", "{failed}");
+    let message = failed["message"].as_str().expect("a message");
+    assert!(message.contains("chunk_") && message.contains("server's disk"), "{message}");
+    // All that was damaged is sent at once.
+    assert!(home.ok(["run", "--", "wc", "-c", "data.bin"]).contains(&bytes.len().to_string()));
 }

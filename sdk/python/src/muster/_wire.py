@@ -926,6 +926,7 @@ class Reason(TypedDict):
         "allocation_lapsed",
         "cancelled_outside",
         "prepare_failed",
+        "code_damaged",
         "command_not_executable",
         "command_not_found",
         "dependency_failed",
