@@ -53,5 +53,6 @@ mod words;
 pub use network::Network;
 pub use options::{Fence, LOCAL_ORPHAN_EXIT, MEASURE_EVERY, Options, Overlays, Tenure};
 pub use process::{EXIT_ALREADY_RUNNING, run};
+pub use record::check_records;
 
 use words::words;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use muster_link::log::SegmentDir;
-use muster_link::message::Prepare;
+use muster_link::message::{DiskLimits, Prepare};
 use muster_model::node::Account;
 use muster_model::task::{Address, Outputs, TaskEnd};
 use muster_model::{JobId, TaskId};
@@ -22,11 +22,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::Owner;
 use crate::bundle::Key;
-use crate::supervisor::LAUNCH;
+use crate::supervisor::{LAUNCH, STARTED, is_start_damaged};
 use crate::{disk, secret};
 
 /// The format of a record; raised when an older agent must not touch it.
 const FORMAT: u32 = 1;
+/// The directory of tasks, in an agent's directory.
+const TASKS: &str = "tasks";
 
 /// What was asked for and promised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +38,9 @@ pub(crate) struct Record {
     pub(crate) prepare: Prepare,
     /// What was promised to its peers; kept from others until the task has ended.
     pub(crate) address: Option<Address>,
+    /// What it says was lost: it stands in for the record of a task that was launched.
+    #[serde(skip)]
+    pub(crate) is_damaged: bool,
 }
 
 /// How a task ended; the same for every repetition.
@@ -86,7 +91,27 @@ pub(crate) enum Found {
 
 impl Record {
     pub(crate) fn new(prepare: Prepare, address: Option<Address>) -> Record {
-        Record { format: FORMAT, prepare, address }
+        Record { format: FORMAT, prepare, address, is_damaged: false }
+    }
+
+    /// What stands in for a record that cannot be read.
+    pub(crate) fn damaged(task: TaskId) -> Record {
+        let prepare = Prepare {
+            task,
+            bundle: None,
+            previous: None,
+            outputs: Vec::new(),
+            in_place: None,
+            goes_on: false,
+            ports: 0,
+            shared_port: None,
+            devices: Vec::new(),
+            memory_bytes: None,
+            account: None,
+            volumes: Vec::new(),
+            disk: DiskLimits::default(),
+        };
+        Record { is_damaged: true, ..Record::new(prepare, None) }
     }
 
     /// The account that the task runs under, where that is not the agent's own: known once it was looked up.
@@ -244,6 +269,16 @@ impl TaskDir {
         self.path.join(LAUNCH).exists()
     }
 
+    /// Whether it was launched, and its record says nothing: the record is written before anything is done, and forgetting a task removes it last.
+    pub(crate) fn is_damaged(&self) -> bool {
+        let is_known = || match self.read() {
+            Ok(found) => found != Found::Nothing,
+            // A newer agent's.
+            Err(error) => error.kind() == ErrorKind::Unsupported,
+        };
+        self.was_launched() && !self.is_forgotten() && !is_known()
+    }
+
     /// Drop the record, the log and whatever holds the task's environment; keep its files. The record goes last, so
     /// that a forget which was cut short is asked for again.
     pub(crate) fn forget(&self) -> io::Result<()> {
@@ -315,6 +350,27 @@ mod prepare {
         }
         serde_json::from_value(value).map_err(D::Error::custom)
     }
+}
+
+/// How many records an agent's directory has, and which of them are damaged.
+pub fn check_records(agent: &Path) -> io::Result<(u64, Vec<String>)> {
+    let tasks = agent.join(TASKS);
+    let found = match scan(&tasks) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        found => found?,
+    };
+    let (mut whole, mut damaged) = (0, Vec::new());
+    for task in found {
+        let dir = TaskDir::new(&tasks, &task);
+        if dir.is_damaged() {
+            damaged.push(format!("{task}/{}", TaskDir::RECORD));
+        } else if is_start_damaged(dir.path()) {
+            damaged.push(format!("{task}/{STARTED}"));
+        } else {
+            whole += u64::from(dir.is_remembered());
+        }
+    }
+    Ok((whole, damaged))
 }
 
 /// The tasks that have a directory, with it. Other names are none of our business.

@@ -34,8 +34,8 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::disk;
 use crate::supervisor::{
-    CONTROL, ELEMENTS, EXIT, Exit, LAUNCH, LOG, Launch, Order, STARTED, STOP, SUPERVISOR_LOG, Started,
-    StopAsked, give, read, write,
+    CONTROL, ELEMENTS, EXIT, Exit, LAUNCH, LOG, Launch, Order, STOP, SUPERVISOR_LOG, Started, StopAsked,
+    give, read, read_started, write,
 };
 use crate::tree::{Process, boot_id, is_same_boot};
 
@@ -162,7 +162,7 @@ fn observe_after_lock(dir: &Path, is_free: bool) -> Result<Observation, Error> {
     if let Some(exit) = read_exit(dir)? {
         return Ok(Observation::Ended(exit));
     }
-    let started = read::<Started>(dir, STARTED).map_err(Error::io("read the start", dir))?;
+    let started = read_started(dir).map_err(Error::io("read the start", dir))?;
     let is_known_dead = started.as_ref().is_some_and(|started| !started.supervisor.is_alive());
     if !is_free && !is_known_dead {
         return Ok(started.map_or(Observation::Starting, Observation::Running));
@@ -240,7 +240,7 @@ pub fn watch(dir: &Path, supervisor: Option<Process>) -> Result<OwnedFd, Error> 
 /// Wait until the supervisor of a task that is over is gone, and with it all that it held. It has written the end a moment
 /// before that, and on a busy machine such a moment can be long.
 pub fn await_gone(dir: &Path) -> Result<(), Error> {
-    let started = read::<Started>(dir, STARTED).map_err(Error::io("read the start", dir))?;
+    let started = read_started(dir).map_err(Error::io("read the start", dir))?;
     let Some(supervisor) = started.map(|started| started.supervisor) else { return Ok(()) };
     let is_gone = match supervisor.pidfd() {
         Ok(descriptor) => {

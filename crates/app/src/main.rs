@@ -52,6 +52,7 @@ fn main() -> ExitCode {
                 openapi: muster_server::openapi,
                 server_run: server::run,
                 server_restore: server::restore,
+                server_check: server::check,
                 agent_run: agent::run,
                 settings: settings::SETTINGS,
                 check_config: config::check,

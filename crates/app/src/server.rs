@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, ensure};
 use muster_api::client::build;
+use muster_api::doctor::Check;
 use muster_cli::{NotRestored, Restored, ServerOptions};
 use muster_engine::local::{self, Local};
 use muster_engine::slurm::Slurm;
@@ -160,6 +161,22 @@ pub fn restore(backup: &mut dyn io::Read, home: &Path) -> Result<Restored, NotRe
         }
         Err(error) => Err(NotRestored::Unusable(format!("{:#}", anyhow::Error::from(error)))),
     }
+}
+
+/// `muster server check`: what the server keeps, and what the node of this machine does.
+pub fn check(home: &Path, progress: &mut dyn FnMut(u64, u64)) -> Vec<Check> {
+    let mut checks = muster_server::check(home, progress);
+    let remedy =
+        "the tasks run on or have ended, and their jobs cannot be told: stop those jobs; check the disk";
+    checks.push(match muster_agent::check_records(&crate::agent::dir(home)) {
+        Ok((whole, damaged)) if damaged.is_empty() => Check::ok("node records", format!("{whole} are whole")),
+        Ok((_, damaged)) => {
+            let named = damaged.join(", ");
+            Check::broken("node records", format!("{} are damaged: {named}", damaged.len()), remedy)
+        }
+        Err(error) => Check::broken("node records", format!("cannot be read: {error}"), "check the disk"),
+    });
+    checks
 }
 
 /// The token that an operator chose. A Secret that nobody made is mounted as nothing: the server then has a token of its own.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use muster_api::doctor::Check;
 use muster_api::model::Timestamp;
 use muster_api::model::node::Device;
 use muster_launch::sbatch;
@@ -32,6 +33,8 @@ pub struct Hooks {
     pub server_run: fn(ServerOptions) -> ExitCode,
     /// `server restore`: makes a directory the data directory of the server that a backup is of.
     pub server_restore: fn(&mut dyn Read, &Path) -> Result<Restored, NotRestored>,
+    /// `server check`: looks through a data directory. Told of how many more bytes are to be read, and how many more were.
+    pub server_check: fn(&Path, &mut dyn FnMut(u64, u64)) -> Vec<Check>,
     /// `agent`, with the words after it.
     pub agent_run: fn(Vec<OsString>) -> ExitCode,
     /// Everything that `config.toml` may set.

@@ -101,6 +101,8 @@ pub enum Reason {
     },
     /// A more important job needed the place.
     Preempted,
+    /// Its node's record of it is damaged, so that the task was stopped.
+    RecordDamaged,
     /// The engine's scheduler does not take the job.
     Refused {
         /// That scheduler's words.
@@ -181,6 +183,7 @@ impl Reason {
             Self::OutOfMemory,
             Self::OwnerNotAllowed { message: "the account `ada` is disabled".into() },
             Self::Preempted,
+            Self::RecordDamaged,
             Self::Refused { message: "invalid account".into() },
             Self::SetupFailed { exit_code: 1 },
             Self::Signal { signal: 9 },
@@ -212,6 +215,7 @@ impl Reason {
             Self::OutOfMemory => "out_of_memory",
             Self::OwnerNotAllowed { .. } => "owner_not_allowed",
             Self::Preempted => "preempted",
+            Self::RecordDamaged => "record_damaged",
             Self::Refused { .. } => "refused",
             Self::SetupFailed { .. } => "setup_failed",
             Self::Signal { .. } => "signal",
@@ -246,6 +250,7 @@ impl Reason {
             | Self::OwnerNotAllowed { .. }
             | Self::Preempted
             | Self::PrepareFailed { .. }
+            | Self::RecordDamaged
             | Self::Refused { .. }
             | Self::SupervisorLost
             | Self::Suspended => 125,
@@ -266,6 +271,7 @@ impl Reason {
             | Self::OutOfMemory
             | Self::Preempted
             | Self::PrepareFailed { .. }
+            | Self::RecordDamaged
             | Self::SetupFailed { .. }
             | Self::Signal { .. }
             | Self::SupervisorLost => true,
@@ -372,6 +378,10 @@ impl Reason {
                 "A job of higher priority needed its place.",
                 "Nothing: it goes back to the queue; a higher --priority keeps it from happening.",
             ),
+            Self::RecordDamaged => (
+                "The record that its node keeps of the task is damaged. The node no longer knows what was asked for, and stopped the task.",
+                "Check the node's disk; `muster server check` on the machine of a private server names damaged records. Then run the job again.",
+            ),
             Self::Refused { .. } => (
                 "The cluster's scheduler does not take the job.",
                 "Read the message: most often a partition, account or limit. Change the job or ask the cluster's admin.",
@@ -434,6 +444,7 @@ impl Reason {
             Self::OutOfMemory => "ran out of memory".into(),
             Self::OwnerNotAllowed { message } => format!("not started: {message}"),
             Self::Preempted => "preempted: it made room for another job".into(),
+            Self::RecordDamaged => "stopped, since its node's record of it is damaged".into(),
             Self::Refused { message } => format!("refused: {message}"),
             Self::SetupFailed { exit_code } => format!("setup failed with code {exit_code}"),
             Self::Signal { signal } => format!("killed by {}", signal_name(*signal)),
@@ -465,6 +476,7 @@ impl Reason {
             Self::CancelledOutside { .. } => Some("submit it again, or ask whoever cancelled it"),
             Self::Refused { .. } => Some("change what the job asks for, or ask the cluster's admin"),
             Self::PrepareFailed { .. } => Some("check free disk space and rights on the node"),
+            Self::RecordDamaged => Some("check the node's disk, then run it again"),
             Self::CodeDamaged { .. } => {
                 Some("submit it again from its code directory: what is damaged is sent anew")
             }

@@ -9,6 +9,7 @@ mod audit;
 mod auth;
 mod backup;
 mod bundle;
+mod check;
 mod chunk_store;
 mod core;
 mod delegate;
@@ -40,6 +41,7 @@ mod volume;
 
 pub use accounts::Entrance;
 pub use backup::{RestoreError, Restored, restore};
+pub use check::check;
 pub use engines::Engines;
 pub use http::openapi;
 pub use limits::Limits;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::connection::{self, WalIndex};
-use crate::error::Result;
+use crate::error::{Result, doing};
 
 pub(crate) mod account;
 mod allocation;
@@ -68,6 +68,25 @@ impl Readers {
     /// A connection beside the pool.
     pub(crate) fn open_another(&self) -> Result<Connection> {
         connection::open_reader(&self.pool.path, self.pool.index)
+    }
+
+    /// What SQLite finds wrong with the database, at most so many.
+    pub(crate) fn damage(&self, most: u32) -> Result<Vec<String>> {
+        let reader = self.reader()?;
+        let text = |row: &Row<'_>| row.get::<_, String>(0);
+        let mut found: Vec<String> = reader
+            .prepare(&format!("PRAGMA integrity_check({most})"))
+            .and_then(|mut statement| statement.query_map([], text)?.collect())
+            .map_err(doing("check the database"))?;
+        found.retain(|line| line != "ok");
+        let tables: Vec<String> = reader
+            .prepare("PRAGMA foreign_key_check")
+            .and_then(|mut statement| statement.query_map([], text)?.collect())
+            .map_err(doing("check the database"))?;
+        let dangling =
+            tables.into_iter().map(|table| format!("a row of {table} refers to one that is not there"));
+        found.extend(dangling.take(most as usize));
+        Ok(found)
     }
 
     /// Takes a connection, opens one, or waits for one to come back.

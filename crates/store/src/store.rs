@@ -47,6 +47,27 @@ impl Store {
         }
     }
 
+    /// Looks through the database in a directory, also beside its server, and changes nothing: what SQLite finds wrong with its pages, indexes and
+    /// references, at most so many; and commits that it lacks. Answers questions about it, too.
+    pub fn check(dir: &Path, most: u32) -> Result<(Readers, Vec<String>)> {
+        let path = dir.join(Self::FILE);
+        // Before the database is read, which is never behind it.
+        let marked = CommitMark::read(&dir.join(Self::MARK));
+        if !Self::exists(dir) {
+            return Err(Error::Missing { path });
+        }
+        let readers = Readers::new(path, WalIndex::File);
+        let mut found = readers.damage(most)?;
+        let reader = readers.reader()?;
+        match check_commits(&reader, marked) {
+            Err(lost @ Error::Lost { .. }) => found.push(lost.to_string()),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        drop(reader);
+        Ok((readers, found))
+    }
+
     fn open_with(dir: &Path, index: WalIndex) -> Result<Self> {
         let path = dir.join(Self::FILE);
         let marked = CommitMark::read(&dir.join(Self::MARK));

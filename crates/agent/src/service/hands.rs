@@ -29,7 +29,7 @@ use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::shelf::{Kept, Shelf};
 use crate::stage::remove_points;
 use crate::start::{self, Watch};
-use crate::supervisor::{self, Exit, LAUNCH, STARTED, Started, read};
+use crate::supervisor::{self, Exit, LAUNCH, Started, read, read_started};
 use crate::task::{self, Observation, Pipes};
 use crate::{Options, diagnosis, disk, metrics, outcome, words};
 
@@ -299,7 +299,7 @@ impl Work {
             Err(error) if !disk::is_full(&error) || self.dir.was_launched() => return Err(error.into()),
             _ => {}
         }
-        let started = read::<Started>(self.dir.path(), STARTED).unwrap_or_default();
+        let started = read_started(self.dir.path()).unwrap_or_default();
         let log_bytes = self.dir.log().whole_end().map_err(io::Error::other)?;
         let end = TaskEnd::new(Some(failure), Some(log_bytes));
         self.ended(end, Timestamp::now(), started.map(|started| started.started_at))
@@ -401,16 +401,19 @@ impl Work {
             tracing::error!(task = %self.id, pids = ?exit.survivors, "processes of an ended task cannot be killed");
         }
         let timeout_ms = match exit.outcome {
-            supervisor::Outcome::Timeout => read::<supervisor::Launch>(self.dir.path(), LAUNCH)?,
+            supervisor::Outcome::Timeout => {
+                read::<supervisor::Launch>(self.dir.path(), LAUNCH).unwrap_or_default()
+            }
             _ => None,
         }
         .and_then(|launch| launch.timeout_ms);
         let mut end = outcome::task_end(exit, timeout_ms);
-        end.failure = instead.or_else(|| self.evicted(exit)).or(end.failure);
+        let damaged = self.record.is_damaged.then_some(Reason::RecordDamaged);
+        end.failure = instead.or(damaged).or_else(|| self.evicted(exit)).or(end.failure);
         if let Some(Reason::ExitCode { error, .. }) = &mut end.failure {
             *error = diagnosis::error_line(self.dir.path(), &self.dir.log(), exit.log_bytes);
         }
-        let started = read::<Started>(self.dir.path(), STARTED)?.map(|started| started.started_at);
+        let started = read_started(self.dir.path())?.map(|started| started.started_at);
         // A process may be over before its supervisor could write down that it is there.
         let started_at = started.or(exit.status.map(|_| exit.ended_at));
         let usage = metrics::at_end(self.usage.as_deref(), exit.spent, started_at, exit.ended_at);

@@ -16,12 +16,21 @@ use crate::record::{self, Ended, Found, Record, TaskDir};
 use crate::ship::ship;
 use crate::start::{self, Watch};
 
+/// How long a task has to end whose record is damaged.
+const DAMAGED_GRACE_MS: u64 = 10_000;
+
 impl Service {
     /// Take up the tasks of the last agent.
     pub(super) fn resume(&mut self, is_new_boot: bool) -> io::Result<()> {
         let tasks_dir = self.hands.tasks_dir().to_owned();
         for id in record::scan(&tasks_dir)? {
             let dir = TaskDir::new(&tasks_dir, &id);
+            if dir.is_damaged() {
+                tracing::error!(task = %id, "a record is damaged; its task is stopped");
+                let ended = dir.contents().ok().and_then(|contents| contents.ended);
+                self.resume_task(&id, dir, Record::damaged(id.clone()), ended, is_new_boot);
+                continue;
+            }
             if !dir.is_remembered() {
                 continue;
             }
@@ -58,6 +67,9 @@ impl Service {
             }
             if is_new_boot {
                 life.refuse(self.hands.node_lost());
+            }
+            if record.is_damaged {
+                life.on_stop(DAMAGED_GRACE_MS, "the node's record of it is damaged");
             }
         }
         self.tasks.insert(id.clone(), Task::new(id, dir, record, life));

@@ -303,3 +303,25 @@ pub(crate) fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Op
     }
     Ok(Some(serde_json::from_slice(&bytes)?))
 }
+
+/// What the supervisor wrote when it began. What is damaged of it is as good as not there: the supervisor's lock says whether it lives, and the log
+/// whether it has begun.
+pub(crate) fn read_started(dir: &Path) -> io::Result<Option<Started>> {
+    match read(dir, STARTED) {
+        Err(error) if is_damage(&error) => {
+            tracing::error!(dir = %dir.display(), %error, "{STARTED} is damaged");
+            Ok(None)
+        }
+        started => started,
+    }
+}
+
+/// Whether the supervisor wrote something that cannot be read any more.
+pub(crate) fn is_start_damaged(dir: &Path) -> bool {
+    read::<Started>(dir, STARTED).is_err_and(|error| is_damage(&error))
+}
+
+/// What a text fails with that is not what was written.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use muster_testkit::{Home, wait_for};
 
 use crate::crash::Random;
-use crate::home;
+use crate::{home, until};
 
 /// A home with a job that has ended, whose server was killed.
 fn killed() -> (Home, String) {
@@ -153,4 +153,73 @@ fn damaged_code_is_named_at_once_and_sent_anew_with_the_next_job() {
     assert!(message.contains("chunk_") && message.contains("server's disk"), "{message}");
     // All that was damaged is sent at once.
     assert!(home.ok(["run", "--", "wc", "-c", "data.bin"]).contains(&bytes.len().to_string()));
+}
+
+#[test]
+fn a_damaged_record_of_a_node_stops_its_task_with_a_clear_error() {
+    let home = home();
+    let job = home.submit(&["--", "sh", "-c", &format!("echo first; {}", until("never"))]);
+    wait_for("its first line", || home.ok(["logs", &job]).contains("first"));
+    assert_eq!(home.run(["server", "check"]).code(), 0, "{}", home.run(["server", "check"]).out());
+    home.kill("agent");
+    let record = home.path().join("node/tasks").join(format!("task0.{job}.1")).join("record");
+    let text = fs::read(&record).expect("the record");
+    fs::write(&record, text.iter().map(|byte| byte ^ 0x10).collect::<Vec<u8>>()).expect("damage");
+    let ended = home.wait_for_state(&job, "failed");
+    assert_eq!(ended["reason"]["code"], "record_damaged", "{ended}");
+    assert!(home.ok(["logs", &job]).contains("first"), "its log comes");
+    home.wait_for_no_tasks();
+}
+
+#[test]
+fn a_job_ends_although_its_start_is_damaged_on_the_node() {
+    let home = home();
+    let job = home.submit(&["--", "sh", "-c", &format!("echo first; {}; exit 7", until("go"))]);
+    wait_for("its first line", || home.ok(["logs", &job]).contains("first"));
+    let started = home.path().join("node/tasks").join(format!("task0.{job}.1")).join("started.json");
+    fs::write(&started, "{ damaged").expect("damage");
+    let check = home.run(["server", "check"]);
+    assert_eq!(check.code(), 1, "{}", check.out());
+    assert!(check.out().contains("started.json"), "{}", check.out());
+    home.kill("agent");
+    home.touch("go");
+    let ended = home.wait_for_state(&job, "failed");
+    assert_eq!(ended["exit_code"], 7, "{ended}");
+}
+
+#[test]
+fn a_check_finds_all_that_is_damaged_beside_the_server_and_without_it() {
+    let home = home();
+    home.write("data.bin", "of the code ".repeat(1000));
+    let job = home.submit(&["--", "seq", "1", "1000"]);
+    home.wait_for_state(&job, "succeeded");
+    wait_for("the whole log", || home.ok(["logs", &job]).lines().count() == 1000);
+    let broken = || {
+        let done = home.run(["server", "check", "--json"]);
+        let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        let names = report["checks"].as_array().expect("checks").iter();
+        let broken = names.filter(|check| check["status"] == "broken").map(|check| check["name"].to_string());
+        let broken: Vec<_> = broken.collect();
+        assert_eq!(done.code(), i32::from(!broken.is_empty()), "{report}");
+        broken.join(" ")
+    };
+    wait_for("its log to be sealed", || {
+        home.run(["server", "check"]).out().contains("1 segments are whole\n")
+    });
+    assert_eq!(broken(), "");
+    home.ok(["server", "stop"]);
+    assert_eq!(broken(), "");
+    let segment = home.path().join("logs").join(&job).join("1/0/00000000000000000000.seg");
+    cut_in_half(&segment);
+    assert_eq!(broken(), r#""logs""#);
+    for directory in fs::read_dir(home.path().join("chunks")).expect("the chunks").flatten() {
+        for entry in fs::read_dir(directory.path()).expect("a directory of chunks").flatten() {
+            cut_in_half(&entry.path());
+        }
+    }
+    assert_eq!(broken(), r#""logs" "code""#);
+    remove(&home, &["chunks"]);
+    assert_eq!(broken(), r#""logs" "code""#);
+    cut_in_half(&home.path().join("muster.db"));
+    assert!(broken().starts_with(r#""database""#));
 }

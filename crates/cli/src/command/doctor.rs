@@ -53,9 +53,9 @@ pub(crate) struct Args {
 }
 
 /// Checks that belong together.
-struct Group {
-    name: &'static str,
-    checks: Vec<Check>,
+pub(super) struct Group {
+    pub name: &'static str,
+    pub checks: Vec<Check>,
 }
 
 pub(crate) async fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
@@ -73,11 +73,16 @@ pub(crate) async fn run(args: &Args, hooks: &Hooks) -> Result<ExitCode, Error> {
         });
         groups.push(Group { name: "server", checks });
     }
+    report(&groups, args.json)
+}
+
+/// Prints what was found; the exit code says whether anything is broken.
+pub(super) fn report(groups: &[Group], json: bool) -> Result<ExitCode, Error> {
     let worst = groups.iter().flat_map(|group| &group.checks).map(|check| check.status).max();
-    if args.json {
-        terminal::say_json(&document(&groups, worst))?;
+    if json {
+        terminal::say_json(&document(groups, worst))?;
     } else {
-        terminal::to_stdout(&text(&groups, terminal::stdout_has_colours()))?;
+        terminal::to_stdout(&text(groups, terminal::stdout_has_colours()))?;
     }
     Ok(match (silence, worst) {
         (Some(silence), _) => silence.exit_code(),

@@ -1,6 +1,7 @@
 //! `muster server`: the server, by hand: no other command needs it. And what its operator needs: backup, restore, reload.
 
 mod backup;
+mod check;
 mod reload;
 mod restore;
 
@@ -67,6 +68,7 @@ Exit code: 0 when it runs, 1 when it does not.")]
         #[arg(long)]
         json: bool,
     },
+    Check(check::Args),
     Backup(backup::Args),
     Restore(restore::Args),
     Reload(reload::Args),
@@ -127,6 +129,7 @@ pub(crate) fn run(args: Args, hooks: &Hooks) -> Result<ExitCode, Error> {
         Action::Start { json } => crate::entry::block_on(start(json)),
         Action::Stop { json } => crate::entry::block_on(stop(json)),
         Action::Status { json } => crate::entry::block_on(status(json)),
+        Action::Check(args) => check::run(&args, hooks),
         Action::Backup(args) => crate::entry::block_on(backup::run(&args)),
         Action::Restore(args) => restore::run(&args, hooks),
         Action::Reload(args) => crate::entry::block_on(reload::run(&args)),

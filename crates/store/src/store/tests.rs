@@ -98,3 +98,24 @@ fn a_database_that_a_failed_write_left_has_no_number_for_it() {
     assert_eq!(number, Some(2));
     assert_eq!(store.reopen().readers.load_unfinished().unwrap().len(), 2);
 }
+
+#[test]
+fn a_check_finds_damaged_pages_and_lost_commits_and_changes_nothing() {
+    let found = |dir: &Path| Store::check(dir, 10).map(|(_, found)| found);
+    let mut store = Fixture::new();
+    (0..50).for_each(|number| drop(store.add(new_job(number))));
+    assert_eq!(found(store.dir.path()).unwrap(), [""; 0], "beside its writer");
+    assert!(store.writer.checkpoint().unwrap());
+    let dir = store.dir.path();
+    let copy = tempfile::tempdir().unwrap();
+    let mut bytes = fs::read(dir.join(Store::FILE)).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0x5a);
+    fs::write(copy.path().join(Store::FILE), &bytes).unwrap();
+    assert!(found(copy.path()).map_or(true, |found| !found.is_empty()));
+    assert_eq!(fs::read(copy.path().join(Store::FILE)).unwrap(), bytes);
+    let lost = killed(5);
+    fs::remove_file(lost.path().join(LOG)).unwrap();
+    assert!(found(lost.path()).unwrap()[0].contains("lacks its last"));
+    assert!(matches!(found(&lost.path().join("none")), Err(Error::Missing { .. })));
+}

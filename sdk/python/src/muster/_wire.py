@@ -940,6 +940,7 @@ class Reason(TypedDict):
         "out_of_memory",
         "owner_not_allowed",
         "preempted",
+        "record_damaged",
         "refused",
         "setup_failed",
         "signal",
