@@ -479,7 +479,7 @@ pub struct LogChunk {
     pub base64: Option<String>,
     /// The offset in this task's log after this piece; the cursor to go on from.
     pub next: u64,
-    /// With `grep`: how many bytes of stdout and of stderr after `next` were dealt with already.
+    /// How many bytes of stdout and of stderr after `next` were dealt with already: with `grep`, and within long output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<[u64; 2]>,
     /// With `tail`: the line that this piece begins with is too long, and only the end of it is sent.

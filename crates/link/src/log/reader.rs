@@ -103,28 +103,43 @@ impl Reader {
             self.clear_window();
             return Err(Error::Corrupt { offset: self.offset });
         };
-        let whole = Header::BYTES + header.length as usize;
-        if !self.fill(whole)? {
-            return Ok(None);
-        }
         let at = self.offset;
+        let Some(bytes) = self.take_body(header.length as usize)? else { return Ok(None) };
+        self.offset += header.record_bytes();
         if header.is_mark {
-            let body = &self.window[self.taken + Header::BYTES..self.taken + whole];
-            let is_end = |element| matches!(serde_json::from_slice(body), Ok(Mark::Ended { element: ended, .. }) if ended == element);
+            let is_end = |element| matches!(serde_json::from_slice(&bytes), Ok(Mark::Ended { element: ended, .. }) if ended == element);
             self.is_over = self.element.is_some_and(is_end);
-            self.taken += whole;
-            self.offset += whole as u64;
             return Ok(Some(Taken::Mark));
         }
-        let record = Record {
-            offset: at,
-            stream: header.stream,
-            time_micros: header.time_micros,
-            bytes: self.window[self.taken + Header::BYTES..self.taken + whole].to_vec(),
-        };
-        self.taken += whole;
-        self.offset += whole as u64;
-        Ok(Some(Taken::Output(record)))
+        let (stream, time_micros) = (header.stream, header.time_micros);
+        Ok(Some(Taken::Output(Record { offset: at, stream, time_micros, bytes })))
+    }
+
+    /// Gives out what follows the header at `offset`, if the segment has all of it.
+    fn take_body(&mut self, length: usize) -> Result<Option<Vec<u8>>, Error> {
+        let whole = Header::BYTES + length;
+        if whole <= Reader::READ_AHEAD {
+            if !self.fill(whole)? {
+                return Ok(None);
+            }
+            let from = self.taken + Header::BYTES;
+            self.taken += whole;
+            return Ok(Some(self.window[from..self.taken].to_vec()));
+        }
+        // A long one is read to where it stays. Through the window, a reader that waits would keep room for two of them.
+        let Some(segment) = &self.segment else { return Ok(None) };
+        let begun = &self.window[self.taken + Header::BYTES..];
+        let known = begun.len().min(length);
+        let mut bytes = vec![0; length];
+        bytes[..known].copy_from_slice(&begun[..known]);
+        let at = self.offset - segment.start + (Header::BYTES + known) as u64;
+        let read = read_full(&segment.file, &mut bytes[known..], at);
+        let read = read.map_err(Error::io(&self.dir.segment_path(segment.start)))?;
+        if known + read < length {
+            return Ok(None);
+        }
+        self.clear_window();
+        Ok(Some(bytes))
     }
 
     /// Have at least `count` bytes from `offset` on in the window, if the segment has them.

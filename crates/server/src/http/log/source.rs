@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use memchr::memchr2;
+use memchr::{memchr2, memrchr};
 use muster_link::log::{self, Reader, Record, SegmentDir, Stream, Sum, Tail};
 use muster_model::TaskId;
 use tokio::sync::watch;
@@ -17,6 +17,9 @@ use crate::log_store::{Log, LogStore};
 const STEP: usize = 256 * 1024;
 /// The same where most of it is thrown away.
 const SCAN: usize = 4 << 20;
+
+/// The longest piece of output.
+const PART: usize = 64 << 10;
 
 /// What of each log is wanted.
 #[derive(Debug, Clone, Default)]
@@ -251,16 +254,7 @@ impl Source {
         let dropped = self.too_early(record, length - kept);
         match &mut self.lines {
             Some(lines) => lines.push(record, dropped, out),
-            None if dropped < length => out.push(Piece {
-                rank: self.rank,
-                stream,
-                time_micros: record.time_micros,
-                bytes: record.bytes[dropped..].to_vec(),
-                next: record.end(),
-                skip: None,
-                is_cut: false,
-            }),
-            None => {}
+            None => out.extend(parts(self.rank, record, dropped)),
         }
         if let Some(first) =
             out.get_mut(shown..).and_then(|new| new.iter_mut().find(|it| it.stream == stream))
@@ -295,6 +289,38 @@ impl Source {
             lines.finish(end, out);
         }
     }
+}
+
+/// What of a record is shown, in pieces of a bounded length: each is sent, and held for a reader who does not read, in a few copies. A reader
+/// goes on from any of them.
+fn parts(rank: u32, record: &Record, dropped: usize) -> impl Iterator<Item = Piece> {
+    let (stream, time_micros) = (record.stream, record.time_micros);
+    let mut from = dropped;
+    std::iter::from_fn(move || {
+        let rest = &record.bytes[from..];
+        if rest.is_empty() {
+            return None;
+        }
+        let bytes = rest[..part_length(rest)].to_vec();
+        from += bytes.len();
+        let is_last = from == record.bytes.len();
+        let mut skip = [0; 2];
+        skip[stream.index()] = from as u64;
+        let (next, skip) = if is_last { (record.end(), None) } else { (record.offset, Some(skip)) };
+        Some(Piece { rank, stream, time_micros, bytes, next, skip, is_cut: false })
+    })
+}
+
+/// Up to the end of a line where there is one, and of a character otherwise.
+fn part_length(bytes: &[u8]) -> usize {
+    if bytes.len() <= PART {
+        return bytes.len();
+    }
+    let is_inside_character = |at: &usize| bytes[*at] & 0xc0 == 0x80;
+    memrchr(b'\n', &bytes[..PART]).map_or_else(
+        || (PART - 3..=PART).rev().find(|at| !is_inside_character(at)).unwrap_or(PART),
+        |end| end + 1,
+    )
 }
 
 fn reader(dir: &SegmentDir, offset: u64, selection: &Selection) -> Reader {

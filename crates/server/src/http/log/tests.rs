@@ -197,6 +197,25 @@ fn an_endless_line_is_searched_in_parts() {
 }
 
 #[test]
+fn a_long_record_is_sent_in_parts_and_a_reader_goes_on_from_each() {
+    let text: String = (0..90_000).map(|i| if i % 9000 == 0 { '\n' } else { 'ü' }).collect();
+    let endless = "ü".repeat(90_000);
+    for (stream, text) in [(Stream::Stdout, text), (Stream::Stderr, endless)] {
+        let records = [(Stream::Stdout, b"before\n".to_vec()), (stream, text.into_bytes())];
+        let log = OnDisk::new(&records);
+        let all = log.pieces(&Selection::default(), None);
+        assert!(all.len() > 3 && all.iter().all(|piece| piece.bytes.len() <= 64 << 10));
+        assert!(all.iter().all(|piece| std::str::from_utf8(&piece.bytes).is_ok()));
+        for (i, piece) in all.iter().enumerate() {
+            let mark = Mark { offset: piece.next, skip: piece.skip };
+            let rest = log.pieces(&Selection::default(), Some(&mark));
+            let whole: Vec<Piece> = all[..=i].iter().cloned().chain(rest).collect();
+            assert_eq!(joined(&whole), joined(&all));
+        }
+    }
+}
+
+#[test]
 fn wrong_queries_name_their_fields() {
     let now = Timestamp::UNIX_EPOCH + Duration::from_secs(1000);
     let fields = |query: LogsQuery| {
