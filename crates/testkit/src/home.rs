@@ -70,6 +70,11 @@ impl Home {
         Self { directory, name: name.into(), binary: binary.into(), variables: Vec::new(), account: None }
     }
 
+    /// Leaves the directories where they are when the test is over, for someone to look at. Processes end all the same.
+    pub fn keep(&mut self) {
+        self.directory.disable_cleanup(true);
+    }
+
     /// The data directory.
     pub fn path(&self) -> PathBuf {
         self.directory.path().join(&self.name)

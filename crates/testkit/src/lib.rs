@@ -19,7 +19,9 @@ pub use home::{Finished, Home};
 pub use hostile_server::{HOSTILE, HostileServer, SHOWN};
 pub use hosts::{Account, Host, Hosts, Intruder};
 pub use kube::{Kube, KubeOptions};
-pub use process::{Process, copy_program, executable, is_alive, kill, peak_memory_kb, with_word};
+pub use process::{
+    Process, copy_program, executable, freeze, is_alive, kill, peak_memory_kb, thaw, with_word,
+};
 pub use running::Running;
 pub use slurm::{Slurm, SlurmSite};
 pub use terminal::Terminal;

@@ -89,17 +89,24 @@ pub fn is_alive(pid: u32) -> bool {
 }
 
 /// Stops a process where it is.
-pub(crate) fn freeze(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::STOP);
-    }
+pub fn freeze(pid: u32) {
+    signal(pid, Signal::STOP);
+}
+
+/// Lets a stopped process go on.
+pub fn thaw(pid: u32) {
+    signal(pid, Signal::CONT);
 }
 
 /// `kill -9`.
 pub fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+/// The process may be gone already; then there is nobody to be told.
+fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // It may be gone already, which is what is wanted.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 

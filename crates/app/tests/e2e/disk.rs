@@ -10,13 +10,13 @@ use muster_testkit::{Home, wait_for, wait_for_some};
 use crate::{home, home_with, until};
 
 /// A small disk for a data directory; the node's files are elsewhere, so that only the server runs out of room.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     home: PathBuf,
 }
 
 impl SmallDisk {
     /// Made before the home is used, and dropped after it.
-    fn under(home: &Home, size: &str) -> Self {
+    pub(crate) fn under(home: &Home, size: &str) -> Self {
         let path = home.path();
         fs::create_dir_all(&path).expect("the data directory");
         let mount = |words: &[&str]| {
@@ -37,7 +37,7 @@ impl SmallDisk {
     }
 
     /// Writes until nothing fits any more.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut file = fs::File::create(self.filler()).expect("a file");
         for size in [1 << 20, 4096, 1] {
             while file.write_all(&vec![0; size]).is_ok() {}
@@ -52,7 +52,7 @@ impl SmallDisk {
         }
     }
 
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         fs::remove_file(self.filler()).expect("the file goes");
     }
 }

@@ -7,6 +7,7 @@ mod array;
 mod attach;
 mod backup;
 mod bad_input;
+mod chaos;
 mod config;
 mod conformance;
 mod context;
