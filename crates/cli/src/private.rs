@@ -75,7 +75,11 @@ async fn start_or_join(home: &Home) -> Result<Client, Error> {
             return Ok(client);
         }
         if home.is_free().await? {
-            return start(home).await;
+            match start(home).await {
+                // Another server took the lock first. It is joined as soon as it answers.
+                Err(_) if !home.is_free().await? => {}
+                started => return started,
+            }
         }
         if Instant::now() >= deadline {
             return Err(Error::new(

@@ -178,7 +178,8 @@ impl SettledRun<'_> {
         let was_full = self.run.plan.steps.iter().any(|planned| matches!(planned.step, Step::FillDisk(_)));
         let err = command.finished.err();
         let has_failed = !command.finished.status.success();
-        let is_refused = has_failed && (was_full && err.contains("is full") || err.contains("(SIGKILL)"));
+        let is_full = err.contains("is full") || err.contains("No space left on device");
+        let is_refused = has_failed && (was_full && is_full || err.contains("(SIGKILL)"));
         let is_missing = |job: usize| {
             let mut commands = self.commands.iter();
             commands.any(|other| other.step == Step::Submit(job) && self.is_excused(other))
@@ -316,7 +317,8 @@ impl SettledRun<'_> {
         let begun: BTreeSet<u64> = self.began(job.name).map(|process| process.attempt).collect();
         let known: BTreeSet<u64> = all.iter().filter_map(|attempt| attempt["number"].as_u64()).collect();
         assert!(begun.is_subset(&known), "{}: attempts {begun:?} ran, of {known:?}", job.name);
-        for attempt in &all[..all.len() - 1] {
+        // A job that was stopped in the queue has none.
+        for attempt in all.iter().rev().skip(1) {
             let is_expected = match attempt["reason"]["code"].as_str() {
                 Some("supervisor_lost") => true,
                 Some("exit_code") => matches!(job.work, Work::FailsFirst { .. }),
