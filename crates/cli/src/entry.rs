@@ -25,6 +25,9 @@ use crate::face;
 use crate::place::{self, Choice};
 use crate::terminal::{self, When};
 
+/// Looks through a data directory, and tells how many more bytes are to be read, and how many more were.
+pub type DataCheck = fn(&Path, &mut dyn FnMut(u64, u64)) -> Vec<Check>;
+
 /// What this crate leaves to the binary it is a part of.
 pub struct Hooks {
     /// The OpenAPI document of the server.
@@ -33,8 +36,8 @@ pub struct Hooks {
     pub server_run: fn(ServerOptions) -> ExitCode,
     /// `server restore`: makes a directory the data directory of the server that a backup is of.
     pub server_restore: fn(&mut dyn Read, &Path) -> Result<Restored, NotRestored>,
-    /// `server check`: looks through a data directory. Told of how many more bytes are to be read, and how many more were.
-    pub server_check: fn(&Path, &mut dyn FnMut(u64, u64)) -> Vec<Check>,
+    /// `server check`: looks through a data directory.
+    pub server_check: DataCheck,
     /// `agent`, with the words after it.
     pub agent_run: fn(Vec<OsString>) -> ExitCode,
     /// Everything that `config.toml` may set.
