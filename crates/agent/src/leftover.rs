@@ -205,7 +205,7 @@ impl Owed {
             cut.push(
                 self,
                 &log,
-                &Output { offset: 0, stream: Stream::Stderr, time_micros, bytes: text.into() },
+                &Output { offset: 0, stream: Stream::Stderr, time_micros, process: None, bytes: text.into() },
             );
         }
         let mut reader = Reader::new(log.clone(), from);
@@ -272,10 +272,12 @@ struct Cut {
 
 impl Cut {
     fn push(&mut self, task: &Owed, log: &SegmentDir, output: &Output) {
-        let Output { stream, time_micros, bytes, .. } = output;
+        let Output { stream, time_micros, process, bytes, .. } = output;
         let length = u32::try_from(bytes.len()).unwrap_or(0);
-        self.segment
-            .extend(Header { length, stream: *stream, time_micros: *time_micros, is_mark: false }.encode());
+        self.segment.extend(
+            Header { length, stream: *stream, time_micros: *time_micros, is_mark: false, process: *process }
+                .encode(),
+        );
         self.segment.extend(bytes);
         if self.segment.len() as u64 >= SEGMENT_BYTES {
             self.roll(task, log);

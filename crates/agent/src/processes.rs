@@ -4,14 +4,15 @@
 //! runs inside the task, in the place of its command: its supervisor sees one process that ends as the task does. A
 //! task with one process does without it.
 //!
-//! Everything here belongs to the task's process group, so that a stop reaches all of it at once. What the processes
-//! write goes through `pump`, which keeps lines whole.
+//! Everything here belongs to the task's process group, so that a stop reaches all of it at once. Each process writes to streams
+//! of its own (`supervisor/process_stream.rs`); where there are none, `pump` keeps the lines whole.
 
 mod place;
 mod pump;
 pub(crate) mod signal;
 
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use muster_model::launch::{Process, Work};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::supervisor::process_stream::{self, ProcessPipes};
 use crate::supervisor::{Processes, read};
 use pump::Pump;
 use signal::Signals;
@@ -92,7 +94,10 @@ fn say(what: std::fmt::Arguments<'_>) {
 /// The processes of a task.
 struct Gang {
     signals: Signals,
+    /// For processes without streams of their own.
     pump: Pump,
+    /// The streams of the others, which outlive a killed supervisor.
+    held: Vec<[OwnedFd; 2]>,
     /// Those that run, with their numbers.
     running: Vec<(usize, Child)>,
     count: usize,
@@ -122,8 +127,18 @@ impl Gang {
         let grace = Duration::from_millis(processes.grace_ms);
         let stop_signal = Signal::from_named_raw(processes.stop_signal.number()).unwrap_or(Signal::TERM);
         let signals = Signals::new(processes.stop_signal)?;
-        let (pump, running) = (Pump::default(), Vec::with_capacity(count));
-        Ok(Gang { signals, pump, running, count, grace, stop_signal, failure: None, is_stopping: false })
+        let (pump, held, running) = (Pump::default(), Vec::new(), Vec::with_capacity(count));
+        Ok(Gang {
+            signals,
+            pump,
+            held,
+            running,
+            count,
+            grace,
+            stop_signal,
+            failure: None,
+            is_stopping: false,
+        })
     }
 
     fn run(mut self, processes: &[Process]) -> io::Result<ExitCode> {
@@ -162,7 +177,13 @@ impl Gang {
         let mut command = command(process);
         command.stdin(Stdio::null());
         signal::let_through(&mut command);
-        let (stdout, stderr) = self.pump.add()?;
+        let (stdout, stderr) = match process_stream::of_process(number)? {
+            Some(ProcessPipes { write: [stdout, stderr], held }) => {
+                self.held.push(held);
+                (stdout.into(), stderr.into())
+            }
+            None => self.pump.add()?,
+        };
         match command.stdout(stdout).stderr(stderr).spawn() {
             Ok(child) => self.running.push((number, child)),
             Err(error) => {

@@ -226,8 +226,11 @@ fn launch_of(
         overlay,
         has_secrets: !launch.secrets.is_empty(),
         stage: None,
+        launched_processes: match &work {
+            Some(Work::Run(processes)) if processes.len() > 1 => processes.len() as u32,
+            _ => launch.surroundings.launched_processes,
+        },
         work,
-        launched_processes: launch.surroundings.launched_processes,
         elements: launch.elements.clone(),
         timeout_ms: launch.timeout_ms,
         grace_ms: launch.grace_ms,

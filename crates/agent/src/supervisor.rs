@@ -31,7 +31,7 @@ pub use file::{
 };
 pub use notice::NOTES;
 
-pub(crate) use capture::Capture;
+pub(crate) use capture::{Capture, Origin};
 pub(crate) use file::{is_start_damaged, read, read_started, write};
 pub(crate) use handover::give;
 

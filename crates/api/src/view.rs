@@ -398,6 +398,9 @@ pub struct LogsQuery {
     /// Only this rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u32>,
+    /// Only the process of this rank, where tasks start several; else as `task`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_rank: Option<u32>,
     /// The last run of this element of an array, by its index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub element: Option<u32>,
@@ -436,9 +439,13 @@ pub struct LogsQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DownloadQuery {
-    /// Only this rank, byte for byte. Without it, the lines of a gang carry the name of their task.
+    /// Only this rank, byte for byte. Without it, the lines of a gang carry the name of their task, and those of several
+    /// processes their rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<u32>,
+    /// Only the process of this rank, where tasks start several; else as `task`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_rank: Option<u32>,
     /// This attempt instead of the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
@@ -466,6 +473,9 @@ pub struct LogChunk {
     pub attempt: u32,
     /// The task.
     pub rank: u32,
+    /// The rank of the process that wrote it, where the task starts several and it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_rank: Option<u32>,
     /// Where from.
     pub stream: LogStream,
     /// When it was read.

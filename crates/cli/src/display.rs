@@ -1,4 +1,4 @@
-//! Where a job's output goes: as it is for one task, in labelled lines for several, or as JSON.
+//! Where a job's output goes: as it is for one task, in labelled lines for several tasks or processes, or as JSON.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use muster_api::model::Timestamp;
 use muster_api::view::{LogChunk, LogStream};
 
 use crate::error::Error;
-use crate::label::Labeller;
+use crate::label::{Labeller, LineWriter};
 use crate::terminal::{self, Colour, OutputFilter};
 
 /// Told apart on light and dark backgrounds; red is left for errors.
@@ -19,7 +19,7 @@ const LABEL_COLOURS: [Colour; 5] =
 pub(crate) enum Mode {
     /// Byte for byte.
     Raw,
-    /// Whole lines, each behind the name of its task; for a gang of so many.
+    /// Whole lines, each behind the name of its task, for a gang of so many; behind the rank of its process where that is known.
     Labelled(u32),
     /// Whole lines, each behind its time, and behind the name of its task if the gang is of more than one.
     Timed(u32),
@@ -39,6 +39,8 @@ pub(crate) struct Display {
     attempt: u32,
     /// What a task wrote last, as it is, was the end of a line.
     at_line_start: bool,
+    /// How many processes there are, if lines carry their ranks; 0 if not.
+    ranks: u32,
 }
 
 /// What is to be written to one of our two outputs.
@@ -61,7 +63,15 @@ impl Display {
             only_stderr: false,
             attempt: 0,
             at_line_start: true,
+            ranks: 0,
         }
+    }
+
+    /// The same, with the rank of its process before each line of which it is known; of so many processes.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: u32) -> Self {
+        self.ranks = ranks;
+        self
     }
 
     /// Whether what comes next begins a line of its own.
@@ -112,7 +122,9 @@ impl Display {
                 self.stdout.pending.push(b'\n');
             }
             Mode::Raw | Mode::Labelled(_) | Mode::Timed(_) => {
-                self.add(chunk.rank, chunk.stream, &log_bytes(chunk)?, chunk.at);
+                let process_rank = chunk.process_rank.filter(|_| self.ranks > 1);
+                let writer = LineWriter { task: chunk.rank, process_rank };
+                self.add(writer, chunk.stream, &log_bytes(chunk)?, chunk.at);
             }
         }
         self.flush()
@@ -120,16 +132,16 @@ impl Display {
 
     /// Shows a piece of output that is in no log.
     pub fn piece(&mut self, rank: u32, stream: LogStream, bytes: &[u8], at: Timestamp) -> Result<(), Error> {
-        self.add(rank, stream, bytes, at);
+        self.add(rank.into(), stream, bytes, at);
         self.flush()
     }
 
-    fn add(&mut self, rank: u32, stream: LogStream, bytes: &[u8], at: Timestamp) {
-        if matches!(self.mode, Mode::Raw) {
-            self.at_line_start = bytes.ends_with(b"\n");
-            self.sink(stream).push(bytes);
+    fn add(&mut self, writer: LineWriter, stream: LogStream, bytes: &[u8], at: Timestamp) {
+        if !matches!(self.mode, Mode::Raw) || writer.process_rank.is_some() {
+            return self.labelled(|labeller, emit| labeller.push(writer, stream, bytes, at, emit));
         }
-        self.labelled(|labeller, emit| labeller.push(rank, stream, bytes, at, emit));
+        self.at_line_start = bytes.ends_with(b"\n");
+        self.sink(stream).push(bytes);
     }
 
     /// Time passes.
@@ -150,20 +162,22 @@ impl Display {
         if stream == LogStream::Stderr || self.only_stderr { &mut self.stderr } else { &mut self.stdout }
     }
 
-    /// Shows what the labeller has; it has nothing where output is shown as it is.
+    /// Shows what the labeller has. Of what is shown as it is, it has nothing.
     fn labelled(&mut self, act: impl FnOnce(&mut Labeller, &mut crate::label::Emit)) {
         let (tasks, is_timed) = match self.mode {
             Mode::Labelled(tasks) => (Some(tasks), false),
             Mode::Timed(tasks) => (Some(tasks).filter(|tasks| *tasks > 1), true),
-            Mode::Raw | Mode::Json => return,
+            Mode::Raw => (None, false),
+            Mode::Json => return,
         };
+        let ranks = self.ranks;
         let (stdout, stderr, only_stderr) = (&mut self.stdout, &mut self.stderr, self.only_stderr);
         let zone = TimeZone::system();
-        act(&mut self.labeller, &mut |rank, stream, at, line| {
+        act(&mut self.labeller, &mut |writer, stream, at, line| {
             let to_stderr = stream == LogStream::Stderr || only_stderr;
             let sink = if to_stderr { &mut *stderr } else { &mut *stdout };
-            if let Some(tasks) = tasks {
-                sink.pending.extend_from_slice(label(rank, tasks, sink.colours).as_bytes());
+            if let Some(label) = label_of(writer, tasks, ranks, sink.colours) {
+                sink.pending.extend_from_slice(label.as_bytes());
             }
             if is_timed {
                 let time = terminal::paint(&time(at, &zone), Colour::Dim, sink.colours);
@@ -229,10 +243,19 @@ fn time(at: Timestamp, zone: &TimeZone) -> String {
     at.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S.%3f%:z").to_string()
 }
 
+/// What stands before a line, if anything does.
+fn label_of(writer: LineWriter, tasks: Option<u32>, ranks: u32, colours: bool) -> Option<String> {
+    let most = ranks.max(tasks.unwrap_or(0));
+    match writer.process_rank {
+        Some(rank) => Some(named("rank", rank, most, colours)),
+        None => tasks.map(|_| named("task", writer.task, most, colours)),
+    }
+}
+
 /// `task3 |`, all of them of one width.
-pub(crate) fn label(rank: u32, tasks: u32, colours: bool) -> String {
-    let width = "task".len() + tasks.saturating_sub(1).to_string().len();
-    let text = format!("{:width$} |", format!("task{rank}"));
+fn named(kind: &str, rank: u32, count: u32, colours: bool) -> String {
+    let width = kind.len() + count.saturating_sub(1).to_string().len();
+    let text = format!("{:width$} |", format!("{kind}{rank}"));
     if !colours {
         return format!("{text} ");
     }
@@ -249,6 +272,7 @@ mod tests {
         LogChunk {
             attempt: 1,
             rank,
+            process_rank: None,
             stream,
             at: Timestamp::UNIX_EPOCH,
             text: Some(text.into()),
@@ -261,9 +285,14 @@ mod tests {
 
     #[test]
     fn labels_have_one_width() {
-        assert_eq!(label(0, 2, false), "task0 | ");
-        assert_eq!(label(3, 16, false), "task3  | ");
-        assert_eq!(label(15, 16, false), "task15 | ");
+        assert_eq!(named("task", 0, 2, false), "task0 | ");
+        assert_eq!(named("task", 3, 16, false), "task3  | ");
+        assert_eq!(named("task", 15, 16, false), "task15 | ");
+        let process = LineWriter { task: 1, process_rank: Some(9) };
+        assert_eq!(label_of(process, None, 16, false).unwrap(), "rank9  | ");
+        assert_eq!(label_of(process, Some(2), 16, false).unwrap(), "rank9  | ");
+        assert_eq!(label_of(1.into(), Some(2), 16, false).unwrap(), "task1  | ");
+        assert_eq!(label_of(1.into(), None, 16, false), None);
     }
 
     #[test]

@@ -177,6 +177,7 @@ mod tests {
         LogChunk {
             attempt,
             rank,
+            process_rank: None,
             stream,
             at: Timestamp::UNIX_EPOCH,
             text: None,

@@ -19,10 +19,23 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// A longer line is shown in parts; binary output may never have an end of line.
 const MAX_LINE: usize = 64 << 10;
 
+/// Who wrote a line: a task or, where that is known, one of its processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LineWriter {
+    pub task: u32,
+    pub process_rank: Option<u32>,
+}
+
+impl From<u32> for LineWriter {
+    fn from(task: u32) -> Self {
+        Self { task, process_rank: None }
+    }
+}
+
 /// Puts the lines of a job together.
 #[derive(Default)]
 pub(crate) struct Labeller {
-    lines: BTreeMap<(u32, bool), Line>,
+    lines: BTreeMap<(LineWriter, bool), Line>,
 }
 
 /// A line that has not ended yet.
@@ -40,17 +53,25 @@ struct Line {
     shown_at: Option<Timestamp>,
 }
 
-/// A line to show: the task's rank, its stream, when it began, and the bytes without an end of line.
-pub(crate) type Emit<'a> = dyn FnMut(u32, LogStream, Timestamp, &[u8]) + 'a;
+/// A line to show: who wrote it to which stream, when it began, and the bytes without an end of line.
+pub(crate) type Emit<'a> = dyn FnMut(LineWriter, LogStream, Timestamp, &[u8]) + 'a;
 
 /// The same for one stream of one task.
 type EmitLine<'a> = dyn FnMut(Timestamp, &[u8]) + 'a;
 
 impl Labeller {
     /// Takes a piece of output that was read at a moment.
-    pub fn push(&mut self, rank: u32, stream: LogStream, piece: &[u8], at: Timestamp, emit: &mut Emit) {
-        let line = self.lines.entry((rank, stream == LogStream::Stderr)).or_default();
-        line.push(piece, at, &mut |at, bytes| emit(rank, stream, at, bytes));
+    pub fn push(
+        &mut self,
+        writer: impl Into<LineWriter>,
+        stream: LogStream,
+        piece: &[u8],
+        at: Timestamp,
+        emit: &mut Emit,
+    ) {
+        let writer = writer.into();
+        let line = self.lines.entry((writer, stream == LogStream::Stderr)).or_default();
+        line.push(piece, at, &mut |at, bytes| emit(writer, stream, at, bytes));
     }
 
     /// Time passes: shows the state of lines that are being redrawn, unless that was done less than a second ago.
@@ -64,9 +85,9 @@ impl Labeller {
 
     /// Nothing more comes: shows what never ended.
     pub fn finish(&mut self, emit: &mut Emit) {
-        for ((rank, is_stderr), mut line) in std::mem::take(&mut self.lines) {
+        for ((writer, is_stderr), mut line) in std::mem::take(&mut self.lines) {
             if !line.bytes.is_empty() {
-                line.end(&mut |at, bytes| emit(rank, stream_of(is_stderr), at, bytes));
+                line.end(&mut |at, bytes| emit(writer, stream_of(is_stderr), at, bytes));
             }
         }
     }
@@ -160,15 +181,15 @@ mod tests {
     impl Scene {
         fn run(&mut self, act: impl FnOnce(&mut Labeller, &mut Emit)) -> Vec<String> {
             let shown = &mut self.shown;
-            act(&mut self.labeller, &mut |rank, stream, _, bytes| {
-                let mark = if stream == LogStream::Stderr { "!" } else { "" };
+            act(&mut self.labeller, &mut |writer, stream, _, bytes| {
+                let (rank, mark) = (writer.task, if stream == LogStream::Stderr { "!" } else { "" });
                 shown.push(format!("{rank}{mark}: {}", String::from_utf8_lossy(bytes)));
             });
             std::mem::take(&mut self.shown)
         }
 
         fn push(&mut self, piece: &[u8], millis: u64) -> Vec<String> {
-            self.run(|labeller, emit| labeller.push(0, LogStream::Stdout, piece, at(millis), emit))
+            self.run(|labeller, emit| labeller.push(0_u32, LogStream::Stdout, piece, at(millis), emit))
         }
 
         fn tick(&mut self, millis: u64) -> Vec<String> {
@@ -196,10 +217,10 @@ mod tests {
     fn tasks_and_streams_have_lines_of_their_own() {
         let mut scene = Scene::default();
         let shown = scene.run(|labeller, emit| {
-            labeller.push(1, LogStream::Stdout, b"a", at(0), emit);
-            labeller.push(1, LogStream::Stderr, b"b", at(0), emit);
-            labeller.push(0, LogStream::Stdout, b"c", at(0), emit);
-            labeller.push(1, LogStream::Stdout, b"d\n", at(0), emit);
+            labeller.push(1_u32, LogStream::Stdout, b"a", at(0), emit);
+            labeller.push(1_u32, LogStream::Stderr, b"b", at(0), emit);
+            labeller.push(0_u32, LogStream::Stdout, b"c", at(0), emit);
+            labeller.push(1_u32, LogStream::Stdout, b"d\n", at(0), emit);
         });
         assert_eq!(shown, ["1: ad"]);
         assert_eq!(scene.finish(), ["0: c", "1!: b"]);
@@ -271,7 +292,7 @@ mod tests {
             ("3%", 3500),
             ("\nend", 4000),
         ] {
-            labeller.push(0, LogStream::Stdout, piece.as_bytes(), at(millis), &mut |_, _, at, line| {
+            labeller.push(0_u32, LogStream::Stdout, piece.as_bytes(), at(millis), &mut |_, _, at, line| {
                 shown.push((at.as_millisecond(), String::from_utf8_lossy(line).into_owned()));
             });
         }
@@ -288,7 +309,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut labeller = Labeller::default();
         let binary: Vec<u8> = (0..=255).filter(|byte| !b"\r\n".contains(byte)).collect();
-        labeller.push(0, LogStream::Stdout, &binary, at(0), &mut |_, _, _, _| ());
+        labeller.push(0_u32, LogStream::Stdout, &binary, at(0), &mut |_, _, _, _| ());
         labeller.finish(&mut |_, _, _, line| bytes.extend_from_slice(line));
         assert_eq!(bytes, binary);
     }

@@ -24,6 +24,7 @@ use muster_model::node::Vendor;
 use muster_model::spec::Command;
 
 pub use command::{Reader, reader};
+pub use launched::logged_processes;
 
 use crate::detect::Launcher;
 use crate::{Gang, Member, Part, Plan, base};

@@ -55,7 +55,11 @@ fn write_log(owed: &mut Owed, records: impl Iterator<Item = Vec<u8>>) {
     let log = owed.dir.log();
     let mut cut = Cut { entries: Vec::new(), start: 0, segment: Vec::new() };
     for bytes in records {
-        cut.push(owed, &log, &Output { offset: 0, stream: Stream::Stdout, time_micros: 1, bytes });
+        cut.push(
+            owed,
+            &log,
+            &Output { offset: 0, stream: Stream::Stdout, time_micros: 1, process: None, bytes },
+        );
     }
     let (entries, end) = cut.finish(owed, &log);
     for entry in entries {

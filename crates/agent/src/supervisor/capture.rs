@@ -18,6 +18,20 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use crate::disk;
 
+/// Who wrote a piece of output, and to which of its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) stream: Stream,
+    /// The number of the process in the task; none for the streams that all of it shares.
+    pub(crate) process: Option<u8>,
+}
+
+impl From<Stream> for Origin {
+    fn from(stream: Stream) -> Origin {
+        Origin { stream, process: None }
+    }
+}
+
 /// The only writer of a task's log.
 pub(crate) struct Capture {
     dir: SegmentDir,
@@ -89,13 +103,14 @@ impl Capture {
 
     /// Make a record of what the pipe holds now. Zero if it holds nothing. After an error nothing is lost: what was
     /// not moved is still in the pipe.
-    pub(crate) fn take(&mut self, pipe: BorrowedFd<'_>, stream: Stream) -> io::Result<u32> {
+    pub(crate) fn take(&mut self, pipe: BorrowedFd<'_>, origin: impl Into<Origin>) -> io::Result<u32> {
         let held = ioctl_fionread(pipe)?;
-        self.take_some(pipe, stream, u32::try_from(held).unwrap_or(u32::MAX))
+        self.take_some(pipe, origin.into(), u32::try_from(held).unwrap_or(u32::MAX))
     }
 
     /// The same for so many bytes, which the pipe holds.
-    pub(super) fn take_some(&mut self, pipe: BorrowedFd<'_>, stream: Stream, length: u32) -> io::Result<u32> {
+    pub(super) fn take_some(&mut self, pipe: BorrowedFd<'_>, origin: Origin, length: u32) -> io::Result<u32> {
+        let Origin { stream, process } = origin;
         let length = length.min(Header::MAX_LENGTH);
         if length == 0 {
             return Ok(0);
@@ -107,7 +122,7 @@ impl Capture {
         if self.length >= SEGMENT_BYTES {
             self.rotate()?;
         }
-        let header = Header { length, stream, time_micros: now_micros(), is_mark: false };
+        let header = Header { length, stream, time_micros: now_micros(), is_mark: false, process };
         let written = self.file.write_all_at(&header.encode(), self.length);
         let (moved, result) = match written {
             Ok(()) => self.fill(pipe, self.length + Header::BYTES as u64, length),
@@ -157,7 +172,13 @@ impl Capture {
     /// Writes a line of the supervisor's own into the log, among the output that it is about.
     fn say(&mut self, text: &str) -> io::Result<()> {
         let length = text.len() as u32;
-        let header = Header { length, stream: self.dropped_of, time_micros: now_micros(), is_mark: false };
+        let header = Header {
+            length,
+            stream: self.dropped_of,
+            time_micros: now_micros(),
+            is_mark: false,
+            process: None,
+        };
         self.append(&[&header.encode()[..], text.as_bytes()].concat())
     }
 
@@ -218,7 +239,9 @@ impl Capture {
             return self.file.set_len(self.length);
         };
         let have = (left - Header::BYTES as u64) as u32;
-        let moved = match pipes[header.stream.index()] {
+        // What a process wrote is in a pipe of its own, and becomes another record.
+        let pipe = pipes[header.stream.index()].filter(|_| header.process.is_none());
+        let moved = match pipe {
             Some(pipe) => {
                 let at = self.length + left;
                 let (moved, result) = self.fill(pipe, at, header.length - have);
@@ -308,8 +331,13 @@ mod tests {
     #[test]
     fn a_killed_supervisors_record_is_finished_from_its_pipe_wherever_it_was_cut() {
         let bytes = b"what the task wrote";
-        let header =
-            Header { length: bytes.len() as u32, stream: Stream::Stderr, time_micros: 7, is_mark: false };
+        let header = Header {
+            length: bytes.len() as u32,
+            stream: Stream::Stderr,
+            time_micros: 7,
+            is_mark: false,
+            process: None,
+        };
         let record = [&header.encode()[..], bytes].concat();
         for cut in 0..record.len() {
             let (_home, dir) = log();
@@ -327,7 +355,8 @@ mod tests {
     #[test]
     fn a_record_whose_pipe_is_lost_ends_with_what_there_is() {
         let (_home, dir) = log();
-        let header = Header { length: 100, stream: Stream::Stdout, time_micros: 7, is_mark: false };
+        let header =
+            Header { length: 100, stream: Stream::Stdout, time_micros: 7, is_mark: false, process: None };
         fs::write(dir.segment_path(0), [&header.encode()[..], b"half"].concat()).unwrap();
         let capture = Capture::resume(dir.clone(), [None, None]).unwrap();
         assert_eq!(output(&dir), b"half");

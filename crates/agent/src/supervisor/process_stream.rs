@@ -15,11 +15,12 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use muster_link::log::Stream;
+use muster_link::log::{Header, Stream};
 use rustix::fs::{CWD, Mode, OFlags, mkfifoat, open};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 
+use super::capture::Origin;
 use super::complain;
 use super::file::Launch;
 use super::watch::pipe_inodes;
@@ -29,8 +30,8 @@ use crate::account::Person;
 pub(crate) const STREAMS: &str = "streams";
 /// Tells a process where the pipes are, and the inodes of the task's own stdout and stderr: `DIRECTORY:INODE:INODE`.
 const VARIABLE: &str = "MUSTER_STREAMS";
-/// Each process costs the supervisor two open files, and it may often have 1,024.
-const MOST_PROCESSES: u32 = 128;
+/// How many processes have streams of their own: as many as a log tells apart. Each costs the supervisor two open files.
+const MOST_PROCESSES: u8 = Header::MOST_PROCESSES;
 
 /// How long the rest of a line is awaited.
 const LINE_WAIT: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ const LONG_LINE: usize = PIPE_BYTES / 2;
 
 /// One stream of one process.
 pub(super) struct ProcessStream {
-    pub(super) stream: Stream,
+    pub(super) origin: Origin,
     /// Open for reading and writing, so that it does not end when a launcher starts a process anew.
     pub(super) pipe: OwnedFd,
 }
@@ -54,7 +55,8 @@ pub(super) fn make(dir: &Path, launch: &mut Launch) -> Vec<ProcessStream> {
         return Vec::new();
     }
     let dir = dir.join(STREAMS);
-    let made = make_all(&dir, launch.launched_processes.min(MOST_PROCESSES), launch.person.as_ref());
+    let count = u8::try_from(launch.launched_processes).unwrap_or(u8::MAX).min(MOST_PROCESSES);
+    let made = make_all(&dir, count, launch.person.as_ref());
     match made.and_then(|streams| Ok((streams, pipe_inodes()?))) {
         Ok((streams, [out, err])) => {
             launch.env.insert(VARIABLE.into(), format!("{}:{out}:{err}", dir.display()));
@@ -67,11 +69,11 @@ pub(super) fn make(dir: &Path, launch: &mut Launch) -> Vec<ProcessStream> {
     }
 }
 
-fn make_all(dir: &Path, count: u32, person: Option<&Person>) -> io::Result<Vec<ProcessStream>> {
+fn make_all(dir: &Path, count: u8, person: Option<&Person>) -> io::Result<Vec<ProcessStream>> {
     // Another account may pass through the directory and change nothing in it.
     let mode = if person.is_some() { 0o711 } else { 0o700 };
     DirBuilder::new().mode(mode).create(dir)?;
-    let mut streams = Vec::with_capacity(2 * count as usize);
+    let mut streams = Vec::with_capacity(2 * usize::from(count));
     for process in 0..count {
         for stream in Stream::ALL {
             let path = dir.join(format!("{}.{process}", name(stream)));
@@ -80,7 +82,8 @@ fn make_all(dir: &Path, count: u32, person: Option<&Person>) -> io::Result<Vec<P
                 person.owner().give_alone(&path)?;
             }
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            streams.push(ProcessStream { stream, pipe: open(&path, flags, Mode::empty())? });
+            let origin = Origin { stream, process: Some(process) };
+            streams.push(ProcessStream { origin, pipe: open(&path, flags, Mode::empty())? });
         }
     }
     Ok(streams)
@@ -93,8 +96,14 @@ fn name(stream: Stream) -> &'static str {
     }
 }
 
+fn origin_of(file: &str) -> Option<Origin> {
+    let (start, process) = file.split_once('.')?;
+    let stream = Stream::ALL.into_iter().find(|stream| name(*stream) == start)?;
+    Some(Origin { stream, process: Some(process.parse().ok()?) })
+}
+
 /// The streams of a task whose supervisor is gone. Processes that write to them hold what is in them.
-pub(crate) fn reopen(dir: &Path) -> io::Result<Vec<(Stream, OwnedFd)>> {
+pub(crate) fn reopen(dir: &Path) -> io::Result<Vec<(Origin, OwnedFd)>> {
     let entries = match fs::read_dir(dir.join(STREAMS)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -102,16 +111,39 @@ pub(crate) fn reopen(dir: &Path) -> io::Result<Vec<(Stream, OwnedFd)>> {
     let mut streams = Vec::new();
     for entry in entries {
         let entry = entry?;
-        let file = entry.file_name();
-        let of = |stream: &Stream| file.to_str().is_some_and(|file| file.starts_with(name(*stream)));
-        if let Some(stream) = Stream::ALL.into_iter().find(of)
+        if let Some(origin) = entry.file_name().to_str().and_then(origin_of)
             && entry.file_type()?.is_fifo()
         {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            streams.push((stream, open(entry.path(), flags, Mode::empty())?));
+            streams.push((origin, open(entry.path(), flags, Mode::empty())?));
         }
     }
     Ok(streams)
+}
+
+/// The stdout and stderr of a process that muster starts in this task, as the task was told; none if they were not made.
+pub(crate) fn of_process(process: usize) -> io::Result<Option<ProcessPipes>> {
+    let place = std::env::var(VARIABLE).unwrap_or_default();
+    let Some(dir) = place.rsplitn(3, ':').nth(2).map(Path::new) else { return Ok(None) };
+    let path = |stream: Stream| dir.join(format!("{}.{process}", name(stream)));
+    if !path(Stream::Stdout).exists() {
+        return Ok(None);
+    }
+    let open_as = |access: OFlags| -> io::Result<[OwnedFd; 2]> {
+        let [out, err] =
+            Stream::ALL.map(|stream| open(path(stream), access | OFlags::CLOEXEC, Mode::empty()));
+        Ok([out?, err?])
+    };
+    // With a reader, opening for writing does not wait.
+    let held = open_as(OFlags::RDONLY | OFlags::NONBLOCK)?;
+    Ok(Some(ProcessPipes { write: open_as(OFlags::WRONLY)?, held }))
+}
+
+/// The pipes of a process.
+pub(crate) struct ProcessPipes {
+    pub(crate) write: [OwnedFd; 2],
+    /// To be kept while the process runs: what is in the pipes then outlives a killed supervisor.
+    pub(crate) held: [OwnedFd; 2],
 }
 
 /// Give up our own hold for writing, so that the stream ends with the last process that has it.

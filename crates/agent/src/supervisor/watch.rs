@@ -11,7 +11,7 @@ use muster_link::log::Stream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fstat, open};
 
-use super::capture::Capture;
+use super::capture::{Capture, Origin};
 use super::control::Control;
 use super::file::Order;
 use super::process_stream::{self, LineFinder, LineWait, ProcessStream};
@@ -30,7 +30,7 @@ pub(super) struct Watch {
 
 /// A stream from which output is taken.
 struct Source {
-    stream: Stream,
+    origin: Origin,
     /// The pipe of one process; none for the task's own, which are our stdin and stdout.
     pipe: Option<OwnedFd>,
     line: LineWait,
@@ -56,8 +56,8 @@ pub(super) struct Turn {
 impl Watch {
     pub(super) fn new(capture: Capture, control: Control, streams: Vec<ProcessStream>) -> io::Result<Watch> {
         let finder = if streams.is_empty() { None } else { Some(LineFinder::new()?) };
-        let own = Stream::ALL.map(|stream| Source::new(stream, None));
-        let more = streams.into_iter().map(|ProcessStream { stream, pipe }| Source::new(stream, Some(pipe)));
+        let own = Stream::ALL.map(|stream| Source::new(stream.into(), None));
+        let more = streams.into_iter().map(|ProcessStream { origin, pipe }| Source::new(origin, Some(pipe)));
         let sources = more.chain(own).collect();
         Ok(Watch { capture, control, children: session::child_signals()?, sources, finder })
     }
@@ -99,7 +99,7 @@ impl Watch {
         for source in &mut self.sources {
             source.line = LineWait::default();
             loop {
-                match self.capture.take(pipe(source.pipe.as_ref(), source.stream), source.stream) {
+                match self.capture.take(pipe(source.pipe.as_ref(), source.origin.stream), source.origin) {
                     Ok(0) => break,
                     Ok(_) => {}
                     Err(error) if is_full(&error) => std::thread::sleep(RETRY),
@@ -161,7 +161,7 @@ impl Watch {
         let open: Vec<usize> = (0..self.sources.len()).filter(|at| self.sources[*at].is_open(now)).collect();
         fds.extend(open.iter().map(|at| {
             let source = &self.sources[*at];
-            PollFd::from_borrowed_fd(pipe(source.pipe.as_ref(), source.stream), PollFlags::IN)
+            PollFd::from_borrowed_fd(pipe(source.pipe.as_ref(), source.origin.stream), PollFlags::IN)
         }));
         fds.extend(report.map(|report| PollFd::new(report, PollFlags::IN)));
         fds.extend(door.into_iter().map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
@@ -185,13 +185,13 @@ impl Watch {
     /// Take what a stream has. When its last writer is gone and it has nothing, it has ended.
     fn keep(&mut self, at: usize, hung_up: bool) {
         let source = &mut self.sources[at];
-        let pipe = pipe(source.pipe.as_ref(), source.stream);
+        let pipe = pipe(source.pipe.as_ref(), source.origin.stream);
         let taken = match &mut self.finder {
-            None => self.capture.take(pipe, source.stream),
+            None => self.capture.take(pipe, source.origin),
             Some(finder) => source
                 .line
                 .due(finder, pipe, hung_up)
-                .and_then(|due| self.capture.take_some(pipe, source.stream, due)),
+                .and_then(|due| self.capture.take_some(pipe, source.origin, due)),
         };
         match taken {
             Ok(count) => {
@@ -219,8 +219,8 @@ struct Ready {
 }
 
 impl Source {
-    fn new(stream: Stream, pipe: Option<OwnedFd>) -> Source {
-        Source { stream, pipe, line: LineWait::default(), ended: false, trouble: None }
+    fn new(origin: Origin, pipe: Option<OwnedFd>) -> Source {
+        Source { origin, pipe, line: LineWait::default(), ended: false, trouble: None }
     }
 
     fn is_open(&self, now: Instant) -> bool {

@@ -14,7 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Error, Observation, Pipes, lock_alone, observe_after_lock};
 use crate::secret;
 use crate::supervisor::process_stream;
-use crate::supervisor::{Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Outcome, STOP, read, write};
+use crate::supervisor::{
+    Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Origin, Outcome, STOP, read, write,
+};
 use crate::tree::Root;
 
 /// How long output is awaited from processes that left the tree. The dead ones have closed their ends already.
@@ -87,7 +89,7 @@ fn end_tree(launch: &Launch, root: Root) -> Vec<i32> {
 fn save_output(
     dir: &Path,
     pipes: Option<&Pipes>,
-    streams: &[(Stream, OwnedFd)],
+    streams: &[(Origin, OwnedFd)],
     limits: DiskLimits,
     awaited: Option<Duration>,
 ) -> io::Result<u64> {
@@ -96,8 +98,8 @@ fn save_output(
     let mut capture = Capture::resume(log, held)?;
     capture.limit(limits);
     let deadline = Instant::now() + awaited.unwrap_or(SAVE);
-    for (stream, pipe) in streams {
-        while Instant::now() < deadline && capture.take(pipe.as_fd(), *stream)? > 0 {}
+    for (origin, pipe) in streams {
+        while Instant::now() < deadline && capture.take(pipe.as_fd(), *origin)? > 0 {}
     }
     let Some(pipes) = pipes else { return Ok(capture.end()) };
     let mut open = Stream::ALL.to_vec();

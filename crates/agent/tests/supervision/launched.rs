@@ -31,6 +31,10 @@ fn lines_written_in_halves_stay_whole() {
         assert_eq!(lines, expected, "rank {rank}");
     }
     assert_eq!(stdout.lines().count(), 12_000);
+    for record in task.records() {
+        let start = format!("rank {} ", record.process.unwrap());
+        assert!(record.bytes.starts_with(start.as_bytes()), "{record:?}");
+    }
     task.assert_gone();
 }
 

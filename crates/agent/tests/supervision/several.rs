@@ -30,7 +30,10 @@ fn plan(work: Work) -> Plan {
 }
 
 fn several(processes: Vec<Process>) -> Plan {
-    plan(Work::Run(processes))
+    let count = processes.len() as u32;
+    let mut plan = plan(Work::Run(processes));
+    plan.launch.launched_processes = count;
+    plan
 }
 
 fn sorted(text: &str) -> Vec<&str> {
@@ -153,15 +156,23 @@ fn lines_stay_whole_and_unfinished_ones_are_not_held_back() {
     // As Python does without a buffer: a line in two pieces.
     let script = "for i in 1 2 3 4 5 6 7 8 9; do printf 'rank %s' $RANK; printf ' line %s\\n' $i; done; printf 'loading'; \
                   while [ ! -e end ]; do sleep 0.01; done";
-    let mut task = several(ranks(4, script)).start();
-    wait_for("what is unfinished", || (task.stdout().matches("loading").count() == 4).then_some(()));
-    fs::write(task.cwd().join("end"), "").unwrap();
-    assert_eq!(task.wait().outcome, Outcome::Exited { code: 0 });
-    let text = task.stdout().replace("loading", "");
-    let mut expected: Vec<_> =
-        (0..4).flat_map(|rank| (1..10).map(move |line| format!("rank {rank} line {line}"))).collect();
-    expected.sort_unstable();
-    assert_eq!(sorted(&text), expected);
+    for has_streams in [true, false] {
+        let mut plan = several(ranks(4, script));
+        if !has_streams {
+            plan.launch.launched_processes = 0;
+        }
+        let mut task = plan.start();
+        wait_for("what is unfinished", || (task.stdout().matches("loading").count() == 4).then_some(()));
+        fs::write(task.cwd().join("end"), "").unwrap();
+        assert_eq!(task.wait().outcome, Outcome::Exited { code: 0 });
+        let text = task.stdout().replace("loading", "");
+        let mut expected: Vec<_> =
+            (0..4).flat_map(|rank| (1..10).map(move |line| format!("rank {rank} line {line}"))).collect();
+        expected.sort_unstable();
+        assert_eq!(sorted(&text), expected);
+        let processes: Vec<_> = task.records().iter().map(|record| record.process.is_some()).collect();
+        assert_eq!(processes, vec![has_streams; processes.len()]);
+    }
 }
 
 #[test]

@@ -160,6 +160,7 @@ impl Client {
     pub async fn logs(&self, selector: &str, query: &LogsQuery) -> Result<Logs, Error> {
         let pairs = [
             ("task", query.task.map(|rank| rank.to_string())),
+            ("process_rank", query.process_rank.map(|rank| rank.to_string())),
             ("element", query.element.map(|index| index.to_string())),
             ("attempt", query.attempt.map(|number| number.to_string())),
             ("follow", query.follow.then(|| "true".to_owned())),
@@ -178,6 +179,7 @@ impl Client {
     pub async fn download_logs(&self, selector: &str, query: &DownloadQuery) -> Result<Download, Error> {
         let pairs = [
             ("task", query.task.map(|rank| rank.to_string())),
+            ("process_rank", query.process_rank.map(|rank| rank.to_string())),
             ("attempt", query.attempt.map(|number| number.to_string())),
             ("since", query.since.clone()),
             ("until", query.until.clone()),

@@ -237,7 +237,7 @@ fn check_whole_lines(output: &str) {
         let start = format!("rank {rank} line ");
         let lines: Vec<&str> = lines_with(output, &start).collect();
         let expected: Vec<String> = (0..3000).map(|line| line.to_string()).collect();
-        assert_eq!(lines, expected, "rank {rank}");
+        assert!(lines == expected, "rank {rank}: {} lines", lines.len());
     }
     assert_eq!(output.lines().count(), 12_000);
 }
@@ -256,7 +256,19 @@ fn lines_of_processes_that_a_launcher_starts_stay_whole() {
     ] {
         let words: Vec<&str> = tasks.iter().chain(command).copied().collect();
         println!("{words:?}");
-        check_whole_lines(&run_words(&home, &bin, &words).out());
+        let shown = run_words(&home, &bin, &words).out();
+        check_whole_lines(&shown);
+        for rank in 0..4 {
+            let labelled = format!("rank{rank} | rank {rank} line ");
+            assert_eq!(shown.lines().filter(|line| line.starts_with(&labelled)).count(), 3000, "{rank}");
+        }
+        let third: String = (0..3000).map(|line| format!("rank 3 line {line}\n")).collect();
+        assert!(home.ok(["logs", "last", "--rank", "3"]) == third, "what rank 3 wrote, and nothing else");
+        let last = home.ok(["logs", "last", "--rank", "1", "--tail", "2"]);
+        assert_eq!(last, "rank 1 line 2998\nrank 1 line 2999\n");
+        assert_eq!(home.ok(["logs", "last", "--rank", "0", "--grep", "line 7$"]), "rank 0 line 7\n");
+        let refused = home.run(["logs", "last", "--rank", "4"]);
+        assert_eq!(refused.code(), 2, "{}", refused.err());
     }
     // What is redirected stays redirected.
     for line in ["torchrun train.py >all; wc -l <all", "mpirun python3 train.py | wc -l"] {

@@ -11,7 +11,7 @@ use clap::Args as ClapArgs;
 use muster_api::client::LogItem;
 use muster_api::model::Timestamp;
 use muster_api::model::quantity::format_bytes;
-use muster_api::view::{DamagedLog, LogChunk, LogsQuery, StreamEnd};
+use muster_api::view::{DamagedLog, JobDetail, LogChunk, LogsQuery, StreamEnd};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{OneJob, state};
@@ -32,6 +32,7 @@ Examples:
   muster logs digits -f                     and go on until the job is over
   muster logs digits --tail 20              the last 20 lines of each task
   muster logs digits --task 1               one task, byte for byte
+  muster logs digits --rank 3               one process, where tasks start several
   muster logs digits --attempt 1            what the first try wrote
   muster logs digits --since 10m            what it wrote in the last ten minutes
   muster logs digits --grep 'loss=nan' -f   lines that match, as they come
@@ -40,7 +41,7 @@ Examples:
   muster logs digits --output logs/         a file for each task
 
 What the tasks wrote to stdout goes to stdout, and stderr to stderr. \
-Lines of a gang carry the name of their task. \
+Lines of a gang carry the name of their task, and lines of several processes their rank. \
 On a terminal, of another person's job only text and colours are passed; other escape sequences are shown as text.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -54,8 +55,11 @@ pub(crate) struct Args {
     /// Only the task of this rank
     #[arg(short, long, value_name = "RANK")]
     task: Option<u32>,
+    /// Only the process of this rank
+    #[arg(long, value_name = "RANK", conflicts_with = "task")]
+    rank: Option<u32>,
     /// The last run of this element of an array
-    #[arg(long, value_name = "INDEX", conflicts_with_all = ["task", "attempt", "tail", "output"])]
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["task", "rank", "attempt", "tail", "output"])]
     element: Option<u32>,
     /// This attempt instead of the last
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -91,7 +95,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let session = Arc::new(Session::open().await?);
-    let job = session.call(async |client| client.job(&args.job.job).await).await?.summary;
+    let detail = session.call(async |client| client.job(&args.job.job).await).await?;
+    let ranks = ranks(&detail);
+    let job = detail.summary;
     let is_lane = job.elements.is_some();
     if let Some(rank) = args.task.filter(|rank| *rank >= job.nodes && !is_lane) {
         return Err(Error::new(Code::TaskNotFound, format!("--task: {} has no task {rank}", job.id))
@@ -102,14 +108,15 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
         download::run(&session, &job, query, path).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let shown = if args.task.is_some() { 1 } else { job.nodes };
+    let is_one = args.task.is_some() || args.rank.is_some();
+    let shown = if is_one { 1 } else { job.nodes };
     let mode = match shown {
         _ if args.json => Mode::Json,
         tasks if args.timestamps => Mode::Timed(tasks),
         0 | 1 => Mode::Raw,
         tasks => Mode::Labelled(tasks),
     };
-    let mut display = Display::new(mode);
+    let mut display = Display::new(mode).with_ranks(if is_one { 0 } else { ranks });
     if terminal::is_watched() && !args.raw && !args.json && session.is_of_another(&job.owner).await? {
         display = display.of_another();
     }
@@ -117,9 +124,17 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How many processes its tasks start in all.
+pub(super) fn ranks(job: &JobDetail) -> u32 {
+    let processes = job.launch.as_ref().map_or(1, |launch| launch.processes);
+    // A script may start more than is known.
+    (job.summary.nodes * processes).max(2)
+}
+
 fn query(args: &Args) -> LogsQuery {
     LogsQuery {
         task: args.task,
+        process_rank: args.rank,
         element: args.element,
         attempt: args.attempt,
         follow: args.follow,

@@ -6,9 +6,9 @@
 //! mpirun puts pipes of its own in between and merges them in blocks of 4 KiB: its processes are told whether mpirun writes to
 //! the task's streams, because only the words of the command say so.
 
-use muster_model::Framework;
 use muster_model::launch::Work;
 use muster_model::spec::Command;
+use muster_model::{Framework, JobSpec};
 
 use super::command::{Launch, typed};
 use crate::detect::Launcher;
@@ -19,7 +19,31 @@ const MPI_OUTPUT: &str = "MUSTER_MPI_OUTPUT";
 
 pub(super) fn add(gang: &Gang, plan: &Plan, own: Framework, part: &mut Part) {
     let is_musters = matches!(&part.work, Work::Run(processes) if processes.len() > 1);
-    let count = count(gang, plan);
+    let Some(count) = launched(gang.spec, plan, own).filter(|_| !is_musters) else { return };
+    shim::sitecustomize(part);
+    part.surroundings.launched_processes = count;
+    if own == Framework::Mpi && writes_to_task(plan, &gang.spec.command) {
+        part.fact(MPI_OUTPUT, "task");
+    }
+}
+
+/// How many processes of each task its log tells apart; 1 where there is only the task. The rank of a process counts them through.
+pub fn logged_processes(spec: &JobSpec) -> u32 {
+    let plan = Plan::of(spec);
+    let own = super::started_by(&plan);
+    match launched(spec, &plan, own) {
+        Some(count) => count,
+        None if own == Framework::Horovod && !plan.each => 1,
+        None => plan.copies(),
+    }
+}
+
+/// How many processes of a task have a launcher that lets them share its output.
+fn launched(spec: &JobSpec, plan: &Plan, own: Framework) -> Option<u32> {
+    if plan.idle || plan.each || plan.framework == Framework::Plain {
+        return None;
+    }
+    let count = count(spec, plan);
     let is_shared = match own {
         Framework::Pytorch | Framework::Deepspeed => count > 1,
         // mpirun gathers the lines of all tasks.
@@ -28,21 +52,14 @@ pub(super) fn add(gang: &Gang, plan: &Plan, own: Framework, part: &mut Part) {
         Framework::Horovod | Framework::Paddle | Framework::Mindspore => false,
         Framework::Plain | Framework::Jax | Framework::Tensorflow => false,
     };
-    if plan.idle || plan.each || is_musters || !is_shared {
-        return;
-    }
-    shim::sitecustomize(part);
-    part.surroundings.launched_processes = count;
-    if own == Framework::Mpi && writes_to_task(plan, &gang.spec.command) {
-        part.fact(MPI_OUTPUT, "task");
-    }
+    is_shared.then_some(count)
 }
 
 /// How many processes a launcher starts in each task, as far as it is known.
-fn count(gang: &Gang, plan: &Plan) -> u32 {
+fn count(spec: &JobSpec, plan: &Plan) -> u32 {
     match plan.launcher {
         Some(Launcher::Mpirun) => {
-            let argv = typed(&gang.spec.command);
+            let argv = typed(&spec.command);
             let given = Launch::of(&argv, Launcher::Mpirun).value(&["n", "np", "c"]);
             let given = given.and_then(|value| value.parse::<u32>().ok()).unwrap_or(0);
             plan.processes.max(given.div_ceil(plan.nodes))

@@ -13,7 +13,7 @@ impl Header {
     pub fn mark(mark: &Mark, time_micros: u64) -> Vec<u8> {
         let body = serde_json::to_vec(mark).unwrap_or_default();
         let length = u32::try_from(body.len()).unwrap_or(0);
-        let header = Header { length, stream: Stream::Stdout, time_micros, is_mark: true };
+        let header = Header { length, stream: Stream::Stdout, time_micros, is_mark: true, process: None };
         let mut record = header.encode().to_vec();
         record.extend(body);
         record

@@ -111,8 +111,8 @@ impl Reader {
             self.is_over = self.element.is_some_and(is_end);
             return Ok(Some(Taken::Mark));
         }
-        let (stream, time_micros) = (header.stream, header.time_micros);
-        Ok(Some(Taken::Output(Record { offset: at, stream, time_micros, bytes })))
+        let Header { stream, time_micros, process, .. } = header;
+        Ok(Some(Taken::Output(Record { offset: at, stream, time_micros, process, bytes })))
     }
 
     /// Gives out what follows the header at `offset`, if the segment has all of it.

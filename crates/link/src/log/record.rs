@@ -47,6 +47,8 @@ pub struct Header {
     pub time_micros: u64,
     /// It is no output, but says something about it.
     pub is_mark: bool,
+    /// The number in the task of the process that wrote it, where that is known.
+    pub process: Option<u8>,
 }
 
 impl Header {
@@ -55,13 +57,16 @@ impl Header {
     pub const MAX_LENGTH: u32 = 1 << 20;
     const MAGIC: u16 = u16::from_le_bytes(*b"mu");
     const MARK: u8 = 1;
+    /// How many processes of a task are told apart.
+    pub const MOST_PROCESSES: u8 = 127;
 
     pub fn encode(&self) -> [u8; Header::BYTES] {
         let mut bytes = [0; Header::BYTES];
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
         bytes[4] = self.stream.code();
-        // Byte 5 is for flags. A reader that meets one it does not know must not guess.
-        bytes[5] = if self.is_mark { Header::MARK } else { 0 };
+        // The lowest bit of byte 5 says that it is a mark. The others are the number of the process, from 1.
+        let process = self.process.filter(|process| *process < Header::MOST_PROCESSES);
+        bytes[5] = u8::from(self.is_mark) | process.map_or(0, |process| (process + 1) << 1);
         bytes[6..8].copy_from_slice(&Header::MAGIC.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.time_micros.to_le_bytes());
         bytes
@@ -71,8 +76,7 @@ impl Header {
     pub fn decode(bytes: &[u8; Header::BYTES]) -> Option<Header> {
         let [l0, l1, l2, l3, stream, flags, m0, m1, time @ ..] = *bytes;
         let length = u32::from_le_bytes([l0, l1, l2, l3]);
-        let known = flags & !Header::MARK == 0 && u16::from_le_bytes([m0, m1]) == Header::MAGIC;
-        if !known || length > Header::MAX_LENGTH {
+        if u16::from_le_bytes([m0, m1]) != Header::MAGIC || length > Header::MAX_LENGTH {
             return None;
         }
         Some(Header {
@@ -80,6 +84,7 @@ impl Header {
             stream: Stream::from_code(stream)?,
             time_micros: u64::from_le_bytes(time),
             is_mark: flags & Header::MARK != 0,
+            process: (flags >> 1).checked_sub(1),
         })
     }
 
@@ -96,6 +101,8 @@ pub struct Record {
     pub offset: u64,
     pub stream: Stream,
     pub time_micros: u64,
+    /// The number in the task of the process that wrote it, where that is known.
+    pub process: Option<u8>,
     pub bytes: Vec<u8>,
 }
 

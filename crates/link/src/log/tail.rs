@@ -42,13 +42,18 @@ impl SegmentDir {
 
     /// The same for the part of the log before `end`, where a record must begin or the log end.
     pub fn tail_before(&self, lines: usize, end: u64) -> Result<Tail, Error> {
+        self.tail_of(lines, end, |_| true)
+    }
+
+    /// The same for what is wanted of the log, as if there were nothing else in it.
+    pub fn tail_of(&self, lines: usize, end: u64, wants: impl Fn(&Header) -> bool) -> Result<Tail, Error> {
         let mut walk = Walk::new(lines, end);
         for start in self.starts()?.into_iter().rev().filter(|start| *start < end) {
             let Some(mut headers) = self.headers(start, start)? else { break };
             let mut records = Vec::new();
             while let Some(record) = headers.next_header()? {
                 // What was written since, or is of no interest, has no place in an answer that counts from the end.
-                if record.0 < walk.end && !record.1.is_mark {
+                if record.0 < walk.end && !record.1.is_mark && wants(&record.1) {
                     records.push(record);
                 }
             }

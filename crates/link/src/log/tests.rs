@@ -46,8 +46,9 @@ impl Log {
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
         let time_micros = 1_700_000_000_000_000 + self.end;
-        let header = Header { length: bytes.len() as u32, stream, time_micros, is_mark: false };
-        let record = Record { offset: self.end, stream, time_micros, bytes: bytes.to_vec() };
+        let process = u8::try_from(self.end % 128).ok().filter(|process| *process < Header::MOST_PROCESSES);
+        let header = Header { length: bytes.len() as u32, stream, time_micros, is_mark: false, process };
+        let record = Record { offset: self.end, stream, time_micros, process, bytes: bytes.to_vec() };
         self.raw(&header.encode());
         self.raw(bytes);
         self.end = record.end();
@@ -135,7 +136,7 @@ proptest! {
 
     #[test]
     fn any_header_survives_the_round_trip(length in 0..=Header::MAX_LENGTH, stream in streams(), time_micros: u64) {
-        let header = Header { length, stream, time_micros, is_mark: false };
+        let header = Header { length, stream, time_micros, is_mark: false, process: None };
         prop_assert_eq!(Header::decode(&header.encode()), Some(header));
     }
 
@@ -350,7 +351,8 @@ fn damage_of_a_copy_is_found_and_never_made_good() {
 fn nothing_unfinished_is_shipped() {
     let mut log = Log::new();
     log.write(Stream::Stdout, b"whole");
-    let header = Header { length: 100, stream: Stream::Stdout, time_micros: 1, is_mark: false };
+    let header =
+        Header { length: 100, stream: Stream::Stdout, time_micros: 1, is_mark: false, process: None };
     log.raw(&header.encode());
     log.raw(b"half");
     let mut shipper = Shipper::new(log.dir.clone(), 0);
@@ -426,8 +428,13 @@ fn marks_are_found_between_the_output_and_never_among_it() {
     let home = tempfile::tempdir().unwrap();
     let dir = SegmentDir::new(home.path());
     let output = |text: &[u8]| {
-        let header =
-            Header { length: text.len() as u32, stream: Stream::Stdout, time_micros: 5, is_mark: false };
+        let header = Header {
+            length: text.len() as u32,
+            stream: Stream::Stdout,
+            time_micros: 5,
+            is_mark: false,
+            process: None,
+        };
         [&header.encode()[..], text].concat()
     };
     let began = |element| Header::mark(&Mark::Began { element }, 7);

@@ -26,6 +26,7 @@ use follower::{Follower, Patience, Turn};
 use lines::Grep;
 use muster_api::problem::Problem;
 use muster_api::view::{LogChunk, LogStream, LogsQuery};
+use muster_launch::contract::logged_processes;
 use muster_link::log::Stream;
 use muster_model::quantity::parse_duration;
 use muster_model::spec::{FieldCode, FieldError};
@@ -67,13 +68,42 @@ async fn open(shared: Arc<Shared>, job: JobId, query: LogsQuery, form: Form) -> 
     let row = read(&shared, move |readers| row(readers, &job)).await?;
     has_logs(&row)?;
     let (query, element) = element::find(&shared, &row, query).await?;
+    let (query, process) = one_process(&row, query).map_err(|error| Problem::fields(vec![error]))?;
     let cursor = query.cursor.as_deref().map(Cursor::parse).transpose()?;
     let mut selection = selection(&query, crate::core::now())?;
-    selection.by_line = form == Form::Lines && row.spec.nodes > 1 && query.task.is_none();
+    let is_shared = row.spec.nodes > 1 || logged_processes(&row.spec) > 1;
+    selection.by_line = form == Form::Lines && is_shared && query.task.is_none();
     selection.element = element;
+    selection.process = process;
     check(&query, &row).map_err(|error| Problem::fields(vec![error]))?;
     let follower = Follower::new(shared, row, query, selection, Patience::default());
     Ok(follower.begin(cursor).await)
+}
+
+/// A query about the task that has the process of a rank, and the number of the process there.
+fn one_process(row: &JobRow, query: LogsQuery) -> Result<(LogsQuery, Option<u8>), FieldError> {
+    let Some(rank) = query.process_rank else { return Ok((query, None)) };
+    let wrong = |code, message: String| Err(FieldError::new("process_rank", code, message));
+    if row.job.policy.array.is_some() {
+        return wrong(FieldCode::NotSupported, "is not for arrays, which have elements".into());
+    }
+    let processes = logged_processes(&row.spec);
+    let world = row.spec.nodes * processes;
+    if rank >= world {
+        return wrong(
+            FieldCode::OutOfRange,
+            format!(
+                "there is no rank {rank}; the ranks of the job's processes are 0 to {}",
+                world.max(1) - 1
+            ),
+        );
+    }
+    let task = rank / processes;
+    if query.task.is_some_and(|wanted| wanted != task) {
+        return wrong(FieldCode::InvalidValue, format!("rank {rank} is in task {task}; leave out `task`"));
+    }
+    let process = (processes > 1).then(|| u8::try_from(rank % processes).unwrap_or(u8::MAX));
+    Ok((LogsQuery { task: Some(task), ..query }, process))
 }
 
 /// What a query asks for must exist.
@@ -132,7 +162,7 @@ fn selection(query: &LogsQuery, now: Timestamp) -> Result<Selection, Problem> {
     if !errors.is_empty() {
         return Err(Problem::fields(errors));
     }
-    Ok(Selection { since, until, grep, by_line: false, tail: query.tail, element: None })
+    Ok(Selection { since, until, grep, by_line: false, tail: query.tail, element: None, process: None })
 }
 
 /// A moment, or how long ago it was.
@@ -162,7 +192,8 @@ struct EventFeed {
 impl Feed for EventFeed {
     async fn turn(&mut self, ready: &mut VecDeque<Event>) -> Result<bool, Problem> {
         if let Some(piece) = self.unsent.next() {
-            ready.push_back(sse::event("log", None, &chunk(self.attempt, piece)));
+            let process_rank = self.follower.process_rank(&piece);
+            ready.push_back(sse::event("log", None, &chunk(self.attempt, process_rank, piece)));
             return Ok(true);
         }
         match self.follower.turn().await? {
@@ -180,7 +211,7 @@ impl Feed for EventFeed {
     }
 }
 
-fn chunk(attempt: u32, piece: Piece) -> LogChunk {
+fn chunk(attempt: u32, process_rank: Option<u32>, piece: Piece) -> LogChunk {
     let (text, base64) = match String::from_utf8(piece.bytes) {
         Ok(text) => (Some(text), None),
         Err(error) => (None, Some(base64::engine::general_purpose::STANDARD.encode(error.as_bytes()))),
@@ -188,6 +219,7 @@ fn chunk(attempt: u32, piece: Piece) -> LogChunk {
     LogChunk {
         attempt,
         rank: piece.rank,
+        process_rank,
         stream: match piece.stream {
             Stream::Stdout => LogStream::Stdout,
             Stream::Stderr => LogStream::Stderr,

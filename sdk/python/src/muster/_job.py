@@ -241,18 +241,22 @@ class Job:
         *,
         follow: bool = False,
         task: int | None = None,
+        rank: int | None = None,
         attempt: int | None = None,
         tail: int | None = None,
         since: str | None = None,
         until: str | None = None,
         grep: str | None = None,
     ) -> Iterator[Line]:
-        """Its output as lines, each a text with `task`, `stream` and `at`. `follow` goes on until it is over."""
+        """Its output as lines, each a text with `task`, `rank`, `stream` and `at`. `follow` goes on until it is over.
+
+        `rank` is that of a process, where tasks start several.
+        """
         how = {"task": task, "attempt": attempt, "tail": tail, "since": since, "until": until, "grep": grep}
-        return lines(self._transport, self.id, {**how, "follow": follow})
+        return lines(self._transport, self.id, {**how, "process_rank": rank, "follow": follow})
 
     def output(self, *, task: int | None = None) -> str:
-        """Its whole output so far; one task's byte for byte, a gang's with the task's name before each line."""
+        """Its whole output so far; one task's byte for byte, a gang's with its task or process before each line."""
         if task is None and self.nodes == 1:
             task = 0
         return self._transport.send("GET", f"{self._path}/logs/download", params={"task": task}).text
@@ -260,11 +264,14 @@ class Job:
     def follow(self) -> None:
         """Prints its output until it is over, with the task's name before each line of a gang.
 
+        Lines of several processes have their ranks instead.
+
         On a terminal, of another person's job only text and colours are passed.
         """
         is_filtered = (sys.stdout.isatty() or sys.stderr.isatty()) and self._is_of_another()
         for line in self.logs(follow=True):
             label = f"task{line.task} | " if self.nodes > 1 else ""
+            label = label if line.rank is None else f"rank{line.rank} | "
             stream = sys.stderr if line.stream == "stderr" else sys.stdout
             text = output(line) if is_filtered and stream.isatty() else line
             print(f"{label}{text}", file=stream, flush=True)

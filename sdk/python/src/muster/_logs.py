@@ -19,10 +19,12 @@ class Line(str):
     task: int
     stream: str
     at: str
+    rank: int | None
+    """The rank of the process, where the task starts several and it is known."""
 
-    def __new__(cls, text: str, task: int, stream: str, at: str) -> Line:
+    def __new__(cls, text: str, task: int, stream: str, at: str, rank: int | None = None) -> Line:
         line = super().__new__(cls, text)
-        line.task, line.stream, line.at = task, stream, at
+        line.task, line.stream, line.at, line.rank = task, stream, at, rank
         return line
 
 
@@ -49,28 +51,28 @@ class _Pieces:
     def __init__(self) -> None:
         self.attempt = 0
         self.next: dict[int, str] = {}
-        self._open: dict[tuple[int, str], tuple[bytes, str]] = {}
+        self._open: dict[tuple[int, int | None, str], tuple[bytes, str]] = {}
 
     def cursor(self) -> str:
         return f"{self.attempt}@" + ",".join(f"{rank}:{place}" for rank, place in sorted(self.next.items()))
 
     def add(self, said: dict[str, Any]) -> Iterator[Line]:
-        rank, stream, at = said["rank"], said["stream"], said["at"]
+        task, rank, stream, at = said["rank"], said.get("process_rank"), said["stream"], said["at"]
         self.attempt = said["attempt"]
         skipped: list[int] = said.get("skip") or []
         skip = "".join(f".{count}" for count in skipped)
-        self.next[rank] = f"{said['next']}{skip}"
+        self.next[task] = f"{said['next']}{skip}"
         text = said.get("text")
         content = text.encode() if text is not None else base64.b64decode(said.get("base64") or "")
-        before, began = self._open.pop((rank, stream), (b"", at))
+        before, began = self._open.pop((task, rank, stream), (b"", at))
         *whole, rest = (before + content).split(b"\n")
         for line in whole:
-            yield Line(line.decode(errors="replace"), rank, stream, began)
+            yield Line(line.decode(errors="replace"), task, stream, began, rank)
             began = at
         if rest:
-            self._open[rank, stream] = (rest, began)
+            self._open[task, rank, stream] = (rest, began)
 
     def rest(self) -> Iterator[Line]:
-        for (rank, stream), (text, at) in self._open.items():
-            yield Line(text.decode(errors="replace"), rank, stream, at)
+        for (task, rank, stream), (text, at) in self._open.items():
+            yield Line(text.decode(errors="replace"), task, stream, at, rank)
         self._open.clear()

@@ -659,6 +659,7 @@ class LogChunk(TypedDict):
     base64: NotRequired[str | None]
     cut: NotRequired[bool]
     next: int
+    process_rank: NotRequired[int | None]
     rank: int
     skip: NotRequired[list[int] | None]
     stream: LogStream

@@ -27,6 +27,11 @@ pub(super) async fn run(
     fs::create_dir_all(path)
         .map_err(|error| Error::io(Code::OutputFailed, format!("create {}", path.display()), &error))?;
     let attempt = query.attempt.map(|number| format!("-attempt{number}")).unwrap_or_default();
+    if let Some(rank) = query.process_rank {
+        let file = path.join(format!("{}{attempt}-rank{rank}.log", job.id));
+        write(session, job, &download_query(&query, query.task), &file).await?;
+        return terminal::say(&file.display().to_string());
+    }
     for rank in (0..job.nodes).filter(|rank| query.task.is_none_or(|wanted| wanted == *rank)) {
         let file = path.join(format!("{}{attempt}-task{rank}.log", job.id));
         write(session, job, &download_query(&query, Some(rank)), &file).await?;
@@ -38,6 +43,7 @@ pub(super) async fn run(
 fn download_query(query: &LogsQuery, task: Option<u32>) -> DownloadQuery {
     DownloadQuery {
         task,
+        process_rank: query.process_rank,
         attempt: query.attempt,
         since: query.since.clone(),
         until: query.until.clone(),

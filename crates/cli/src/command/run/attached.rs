@@ -10,6 +10,7 @@ use muster_api::view::{JobDetail, LogChunk, LogsQuery, NodeView, StreamEnd, Why}
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::{array, exit_code, headline, summary};
+use crate::command::logs::ranks;
 use crate::command::nodes::place;
 use crate::command::state::end_of_attempt;
 use crate::command::stop;
@@ -111,7 +112,7 @@ pub(super) struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(session: &'a Arc<Session>, job: &'a JobDetail, view: &View) -> Self {
         let mode = if job.summary.nodes > 1 { Mode::Labelled(job.summary.nodes) } else { Mode::Raw };
-        let display = Display::new(mode);
+        let display = Display::new(mode).with_ranks(ranks(job));
         let display = if view.json { display.on_stderr() } else { display };
         let display = if view.is_of_another { display.of_another() } else { display };
         Self {

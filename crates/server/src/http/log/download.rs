@@ -18,7 +18,8 @@ use crate::http::describe::Bytes as PlainBytes;
 use crate::state::Shared;
 
 /// Download a job's output, as it is so far: one task's byte for byte, a gang's in lines that begin with the task's
-/// name. Its two outputs are in one file, in the order in which they were written.
+/// name, and those of several processes in lines that begin with their rank. Its two outputs are in one file, in the
+/// order in which they were written.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/logs/download", tag = "jobs", operation_id = "download_logs",
     params(DownloadQuery, ("job" = String, Path)),
     responses((status = 200, body = PlainBytes, content_type = "text/plain"), Always, Reads, OnJob))]
@@ -27,9 +28,10 @@ pub(in crate::http) async fn download(
     TheJob(job): TheJob,
     Params(query): Params<DownloadQuery>,
 ) -> Result<Response, Failure> {
-    let task = query.task;
+    let (task, process_rank) = (query.task, query.process_rank);
     let query = LogsQuery {
         task,
+        process_rank,
         attempt: query.attempt,
         since: query.since,
         until: query.until,
@@ -39,9 +41,10 @@ pub(in crate::http) async fn download(
         ..LogsQuery::default()
     };
     let follower = open(shared, job, query, Form::Lines).await?;
-    let file = match task {
-        Some(rank) => format!("{}-{}-task{rank}.log", follower.job(), follower.attempt()),
-        None => format!("{}-{}.log", follower.job(), follower.attempt()),
+    let file = match (task, process_rank) {
+        (_, Some(rank)) => format!("{}-{}-rank{rank}.log", follower.job(), follower.attempt()),
+        (Some(rank), None) => format!("{}-{}-task{rank}.log", follower.job(), follower.attempt()),
+        (None, None) => format!("{}-{}.log", follower.job(), follower.attempt()),
     };
     let headers = [
         (header::CONTENT_TYPE, "text/plain".to_owned()),
@@ -71,7 +74,7 @@ enum Next {
 async fn next(follower: &mut Follower) -> io::Result<Next> {
     loop {
         match follower.turn().await.map_err(io::Error::other)? {
-            Turn::Pieces(_, pieces) => return Ok(Next::Bytes(joined(&pieces, follower.is_gang()))),
+            Turn::Pieces(_, pieces) => return Ok(Next::Bytes(joined(&pieces, follower))),
             Turn::Again => {}
             Turn::End(end) => return Ok(Next::End(note(&end.damaged))),
             Turn::Stopped => return Err(io::Error::other("the server stops")),
@@ -90,15 +93,16 @@ fn note(damaged: &[DamagedLog]) -> Bytes {
     damaged.iter().map(line).collect::<String>().into()
 }
 
-fn joined(pieces: &[Piece], with_labels: bool) -> Bytes {
+fn joined(pieces: &[Piece], follower: &Follower) -> Bytes {
     let mut bytes = Vec::with_capacity(pieces.iter().map(|piece| piece.bytes.len()).sum());
     for piece in pieces {
-        if !with_labels {
+        let label = follower.label(piece);
+        if label.is_empty() {
             bytes.extend_from_slice(&piece.bytes);
             continue;
         }
         for line in piece.bytes.split_inclusive(|byte| *byte == b'\n') {
-            bytes.extend_from_slice(format!("task{} | ", piece.rank).as_bytes());
+            bytes.extend_from_slice(label.as_bytes());
             bytes.extend_from_slice(line);
             if !line.ends_with(b"\n") {
                 bytes.push(b'\n');

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures::future::select_all;
 use muster_api::problem::{Code, Problem};
 use muster_api::view::{DamagedLog, LogsQuery, MissingLog, StreamEnd};
+use muster_launch::contract::logged_processes;
 use muster_model::{AttemptId, JobId, Task, Timestamp};
 use muster_store::JobRow;
 use tokio::sync::watch;
@@ -54,6 +55,9 @@ pub(super) struct Follower {
     news: watch::Receiver<u64>,
     job: JobId,
     nodes: u32,
+    /// How many processes of each task are told apart.
+    processes: u32,
+    is_array: bool,
     query: LogsQuery,
     selection: Selection,
     patience: Patience,
@@ -84,6 +88,8 @@ impl Follower {
             news: shared.news.clone(),
             shared,
             attempt: query.attempt.unwrap_or_else(|| newest(&row, query.task)),
+            processes: logged_processes(&row.spec),
+            is_array: row.job.policy.array.is_some(),
             job: row.job.id,
             nodes: row.spec.nodes,
             query,
@@ -121,6 +127,23 @@ impl Follower {
     /// Whether the output of several tasks is shown together.
     pub fn is_gang(&self) -> bool {
         self.nodes > 1 && self.query.task.is_none()
+    }
+
+    /// The rank of the process that wrote something, where its task has several.
+    pub fn process_rank(&self, piece: &Piece) -> Option<u32> {
+        let process = piece.process.map(u32::from).filter(|process| *process < self.processes);
+        // Each element of an array is a job of its own.
+        let first = if self.is_array { 0 } else { piece.rank * self.processes };
+        process.filter(|_| self.processes > 1).map(|process| first + process)
+    }
+
+    /// What stands before a line where the output of several is shown together.
+    pub fn label(&self, piece: &Piece) -> String {
+        match self.process_rank(piece).filter(|_| self.query.task.is_none()) {
+            Some(rank) => format!("rank{rank} | "),
+            None if self.is_gang() => format!("task{} | ", piece.rank),
+            None => String::new(),
+        }
     }
 
     /// Opens the logs of the current attempt; before the first there are none.

@@ -86,6 +86,7 @@ struct Open {
     place: Place,
     begins: u64,
     time_micros: u64,
+    process: Option<u8>,
 }
 
 /// Puts the lines of one task together.
@@ -124,14 +125,14 @@ impl Lines {
             from = end + 1;
             if self.takes(&open.bytes) {
                 let (next, skip) = self.progress(record, here, from);
-                out.push(self.piece(record.stream, open.time_micros, open.bytes, next, skip));
+                out.push(self.piece(record.stream, open.process, open.time_micros, open.bytes, next, skip));
             }
         }
         let whole = memrchr(b'\n', &record.bytes[from..]).map_or(from, |end| from + end + 1);
         let shown = self.select(&record.bytes[from..whole]);
         if !shown.is_empty() {
             let (next, skip) = self.progress(record, here, whole);
-            out.push(self.piece(record.stream, record.time_micros, shown, next, skip));
+            out.push(self.piece(record.stream, record.process, record.time_micros, shown, next, skip));
         }
         self.extend(record, whole, here, begins, out);
     }
@@ -141,7 +142,7 @@ impl Lines {
         for stream in Stream::ALL {
             let open = std::mem::take(&mut self.open[stream.index()]);
             if !open.bytes.is_empty() && self.takes(&open.bytes) {
-                out.push(self.piece(stream, open.time_micros, open.bytes, end, None));
+                out.push(self.piece(stream, open.process, open.time_micros, open.bytes, end, None));
             }
         }
     }
@@ -191,7 +192,8 @@ impl Lines {
         }
         let open = &mut self.open[record.stream.index()];
         if open.bytes.is_empty() {
-            (open.place, open.begins, open.time_micros) = (here, begins + from as u64, record.time_micros);
+            (open.place, open.begins) = (here, begins + from as u64);
+            (open.time_micros, open.process) = (record.time_micros, record.process);
         }
         open.bytes.extend_from_slice(rest);
         if open.bytes.len() >= MAX_LINE {
@@ -200,7 +202,7 @@ impl Lines {
                 let (next, skip) = self.progress(record, here, record.bytes.len());
                 // What is picked out of a log stands on lines of its own.
                 open.bytes.push(b'\n');
-                out.push(self.piece(record.stream, open.time_micros, open.bytes, next, skip));
+                out.push(self.piece(record.stream, open.process, open.time_micros, open.bytes, next, skip));
             }
         }
     }
@@ -223,11 +225,12 @@ impl Lines {
     fn piece(
         &self,
         stream: Stream,
+        process: Option<u8>,
         time_micros: u64,
         bytes: Vec<u8>,
         next: u64,
         skip: Option<[u64; 2]>,
     ) -> Piece {
-        Piece { rank: self.rank, stream, time_micros, bytes, next, skip, is_cut: false }
+        Piece { rank: self.rank, process, stream, time_micros, bytes, next, skip, is_cut: false }
     }
 }

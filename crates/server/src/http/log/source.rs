@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use memchr::{memchr2, memrchr};
-use muster_link::log::{self, Reader, Record, SegmentDir, Stream, Sum, Tail};
+use muster_link::log::{self, Header, Reader, Record, SegmentDir, Stream, Sum, Tail};
 use muster_model::TaskId;
 use tokio::sync::watch;
 
@@ -34,12 +34,16 @@ pub(super) struct Selection {
     pub tail: Option<u32>,
     /// From here to the end of this element.
     pub element: Option<(u64, u32)>,
+    /// Only what this process of the task wrote.
+    pub process: Option<u8>,
 }
 
 /// Something to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
     pub rank: u32,
+    /// The number of the process in the task, where it is known.
+    pub process: Option<u8>,
     pub stream: Stream,
     pub time_micros: u64,
     pub bytes: Vec<u8>,
@@ -249,6 +253,9 @@ impl Source {
             self.is_past = true;
             return;
         }
+        if self.selection.process.is_some() && self.selection.process != record.process {
+            return;
+        }
         let shown = out.len();
         let kept = self.tail.as_mut().map_or(length, |tail| tail.trim(stream, &record.bytes).len());
         let dropped = self.too_early(record, length - kept);
@@ -294,7 +301,7 @@ impl Source {
 /// What of a record is shown, in pieces of a bounded length: each is sent, and held for a reader who does not read, in a few copies. A reader
 /// goes on from any of them.
 fn parts(rank: u32, record: &Record, dropped: usize) -> impl Iterator<Item = Piece> {
-    let (stream, time_micros) = (record.stream, record.time_micros);
+    let Record { stream, time_micros, process, .. } = *record;
     let mut from = dropped;
     std::iter::from_fn(move || {
         let rest = &record.bytes[from..];
@@ -307,7 +314,7 @@ fn parts(rank: u32, record: &Record, dropped: usize) -> impl Iterator<Item = Pie
         let mut skip = [0; 2];
         skip[stream.index()] = from as u64;
         let (next, skip) = if is_last { (record.end(), None) } else { (record.offset, Some(skip)) };
-        Some(Piece { rank, stream, time_micros, bytes, next, skip, is_cut: false })
+        Some(Piece { rank, process, stream, time_micros, bytes, next, skip, is_cut: false })
     })
 }
 
@@ -345,7 +352,8 @@ fn begin(dir: &SegmentDir, selection: &Selection, mark: Option<&Mark>) -> Tail {
             Some(until) => dir.offset_after(until),
             None => dir.whole_end(),
         };
-        let tail = end.and_then(|end| dir.tail_before(lines as usize, end));
+        let wants = |header: &Header| selection.process.is_none() || selection.process == header.process;
+        let tail = end.and_then(|end| dir.tail_of(lines as usize, end, wants));
         return tail.unwrap_or(at(0));
     }
     if let Some((from, _)) = selection.element {

@@ -37,14 +37,28 @@ fn time_of(record: usize) -> u64 {
 }
 
 fn append(dir: SegmentDir, records: &[(Stream, Vec<u8>)]) -> u64 {
+    append_of(dir, records, |_| None)
+}
+
+/// The same, with the process of each record.
+fn append_of(
+    dir: SegmentDir,
+    records: &[(Stream, Vec<u8>)],
+    process_of: impl Fn(usize) -> Option<u8>,
+) -> u64 {
     let mut log = Appender::open(dir).unwrap();
     let mut segment = 0;
     for (i, (stream, bytes)) in records.iter().enumerate() {
         if i % 4 == 0 {
             segment = log.end();
         }
-        let header =
-            Header { length: bytes.len() as u32, stream: *stream, time_micros: time_of(i), is_mark: false };
+        let header = Header {
+            length: bytes.len() as u32,
+            stream: *stream,
+            time_micros: time_of(i),
+            is_mark: false,
+            process: process_of(i),
+        };
         let record = [&header.encode()[..], bytes].concat();
         log.append_at(segment, log.end(), &record).unwrap();
     }
@@ -156,6 +170,25 @@ proptest! {
 
 fn numbered(count: usize) -> Written {
     (0..count).map(|i| (Stream::Stdout, format!("line {i}\n").into_bytes())).collect()
+}
+
+#[test]
+fn one_process_is_read_as_if_it_were_alone() {
+    let records = numbered(30);
+    let log = OnDisk::new(&[]);
+    append_of(log.logs.dir(&log.task), &records, |record| Some(record as u8 % 3));
+    let own: Vec<String> = (0..30).filter(|i| i % 3 == 1).map(|i| format!("line {i}\n")).collect();
+    let of_one = Selection { process: Some(1), ..Selection::default() };
+    assert_eq!(log.shown(&of_one)[0], own.concat());
+    assert!(log.pieces(&of_one, None).iter().all(|piece| piece.process == Some(1)));
+    let last = Selection { tail: Some(2), ..of_one.clone() };
+    assert_eq!(log.shown(&last)[0], own[8..].concat());
+    let found = Selection { process: Some(1), ..grep("7$") };
+    assert_eq!(log.shown(&found)[0], "line 7\n");
+    for (i, piece) in log.pieces(&of_one, None).iter().enumerate() {
+        let rest = log.pieces(&of_one, Some(&Mark { offset: piece.next, skip: piece.skip }));
+        assert_eq!(joined(&rest)[0], own[i + 1..].concat());
+    }
 }
 
 #[test]
