@@ -328,7 +328,11 @@ impl ChaosRun {
         let commands: Vec<u32> = self.commands.iter().map(|command| command.running.pid()).collect();
         // `muster server start` is a client.
         let processes = self.home.processes_as(word).into_iter();
-        processes.map(|process| process.pid).filter(|pid| !commands.contains(pid)).collect()
+        let all: Vec<u32> =
+            processes.map(|process| process.pid).filter(|pid| !commands.contains(pid)).collect();
+        // A process that has yet to become a task has the words of its supervisor.
+        let is_child = |pid: u32| parent(pid).is_some_and(|parent| all.contains(&parent));
+        all.iter().copied().filter(|pid| !is_child(*pid)).collect()
     }
 
     /// Commands that run, and that nothing later in the plan stands on.
@@ -358,6 +362,11 @@ impl Drop for ChaosRun {
             );
         }
     }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// A copy of a binary is another build; one that is really of another version is better.
