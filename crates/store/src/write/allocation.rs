@@ -87,7 +87,7 @@ mod tests {
         let (first, second) = (row(&job, 1), row(&job, 2));
         store.writer.commit(&[&first, &second].map(|row| Change::Allocation(Box::new(row.clone())))).unwrap();
         let close = |row: &AllocationRow| Change::CloseAllocation { attempt: row.attempt.clone(), at: at(9) };
-        store.writer.commit(&[close(&first), Change::RemoveJob { job: job, at: at(30) }]).unwrap();
+        store.writer.commit(&[close(&first), Change::RemoveJob { job, at: at(30) }]).unwrap();
         assert_eq!(store.readers.open_allocations().unwrap(), std::slice::from_ref(&second));
         assert_eq!(store.count("allocation"), 1);
         store.writer.commit(&[close(&second)]).unwrap();
