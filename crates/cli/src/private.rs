@@ -97,7 +97,13 @@ pub(crate) async fn connect(home: &Home) -> Result<Option<Client>, Error> {
     match Client::connect(Endpoint::unix(home.socket())).await {
         Ok(client) => Ok(Some(client)),
         Err(client::Error::Unreachable { source, .. })
-            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            if matches!(
+                source.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    // It was killed with the connection in its queue.
+                    | io::ErrorKind::ConnectionReset
+            ) =>
         {
             Ok(None)
         }
@@ -268,6 +274,21 @@ fn log_tail(path: &Path, start: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_dies_with_the_connection_in_its_queue_does_not_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::at(folder.path());
+        let mut listener = Some(std::os::unix::net::UnixListener::bind(home.socket()).unwrap());
+        let mut connecting = std::pin::pin!(connect(&home));
+        let found = std::future::poll_fn(|context| {
+            let outcome = connecting.as_mut().poll(context);
+            // The first look has put the connection into the queue.
+            listener = None;
+            outcome
+        });
+        assert!(found.await.unwrap().is_none());
+    }
 
     #[test]
     fn the_tail_of_the_log_is_that_of_this_start() {
