@@ -126,6 +126,11 @@ impl Record {
     }
 }
 
+/// What a task leaves in it is kept, in the directory of the task.
+pub(crate) fn output_in(dir: &Path) -> PathBuf {
+    dir.join("output")
+}
+
 /// The directory of one task.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskDir {
@@ -177,7 +182,7 @@ impl TaskDir {
     }
 
     pub(crate) fn output(&self) -> PathBuf {
-        self.path.join("output")
+        output_in(&self.path)
     }
 
     pub(crate) fn log(&self) -> SegmentDir {

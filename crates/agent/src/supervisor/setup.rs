@@ -5,7 +5,8 @@
 //! found), it reports its environment, in which the supervisor starts the command itself.
 //!
 //! What `setup_once` makes is kept in the cache of the task's account, as that of package managers is: by the script, the
-//! files of the code that it names, and the node, since accounts may have one home on many nodes.
+//! files of the code that it names or that list packages, and the node, since accounts may have one home on many nodes. Where
+//! the script names the code itself, as in `pip install .`, the working directory counts, so that each job has its own.
 //!
 //! The shell reports through a file in memory, since among the variables are secrets, which are never on a disk.
 
@@ -45,8 +46,13 @@ if [ -n "$muster_once" ]; then
         set -f
         {
             printf '%s\n' "$(uname -n)" "$muster_once"
-            for muster_word in $muster_once; do
-                case $muster_word in /*) ;; *) [ ! -f "./$muster_word" ] || cat "./$muster_word" ;; esac
+            for muster_word in $muster_once requirements.txt pyproject.toml uv.lock poetry.lock environment.yml; do
+                muster_word=$(printf %s "${muster_word##*=}" | tr -d "\"'")
+                case $muster_word in
+                . | ./ | .\[*) pwd ;;
+                /*) ;;
+                *) [ ! -f "./$muster_word" ] || cat "./$muster_word" ;;
+                esac
             done
         } | sha256sum
     ) || exit
@@ -54,7 +60,10 @@ if [ -n "$muster_once" ]; then
     export MUSTER_SETUP_DIR
     mkdir -p "$muster_cache" || exit
     (
-        flock 8 || exit
+        flock -n 8 || {
+            echo "[muster] another task runs setup_once; waiting for it" >&2
+            flock 8 || exit
+        }
         [ ! -e "$MUSTER_SETUP_DIR/.done" ] || exit 0
         rm -rf "$MUSTER_SETUP_DIR" && mkdir "$MUSTER_SETUP_DIR" || exit
         (
@@ -147,6 +156,8 @@ impl SetupReport {
         self.file.read_exact_at(&mut bytes, 0)?;
         let Some(environment) = bytes.strip_prefix(ENVIRONMENT) else { return Ok(()) };
         launch.env = variables(environment);
+        // The task's processes are found by it.
+        launch.env.insert("MUSTER_TASK_ID".into(), launch.task.clone());
         let directory = launch.env.remove("PWD").map(PathBuf::from);
         if let Some(directory) = directory.filter(|path| path.is_absolute()) {
             launch.cwd = directory;
@@ -267,12 +278,22 @@ mod tests {
         assert_eq!((tell(once), tell(once)), ("1\na".into(), "1\na".into()));
         std::fs::write(&file, "b").unwrap();
         assert_eq!((tell(once), tell(once)), ("2\nb".into(), "2\nb".into()));
+        // Quoted, as a value, and not named at all.
+        let quoted = "set -e; echo ran >> runs; cp \"needs.txt\" --target-directory=\"$MUSTER_SETUP_DIR\"; \
+                      cp requirements.txt \"$MUSTER_SETUP_DIR/made\"";
+        for needs in ["c", "d"] {
+            std::fs::write(&file, needs).unwrap();
+            std::fs::write(dir.path().join("requirements.txt"), needs).unwrap();
+            assert!(tell(quoted).ends_with(needs), "{needs}");
+        }
+        std::fs::write(dir.path().join("requirements.txt"), "e").unwrap();
+        assert!(tell("cp requirements.t* $MUSTER_SETUP_DIR/made; echo ran >> runs").ends_with('e'));
         // A failure is not kept, and is the setup's.
         let fails = "echo ran >> runs; set -e; false; echo never";
         for _ in 0..2 {
             let (shown, report, code) = run_in(dir.path(), Some(fails), "", &count, false);
             assert_eq!((shown.as_str(), report.as_str(), code), ("", "", Some(1)));
         }
-        assert_eq!(std::fs::read_to_string(dir.path().join("runs")).unwrap().lines().count(), 4);
+        assert_eq!(std::fs::read_to_string(dir.path().join("runs")).unwrap().lines().count(), 7);
     }
 }

@@ -17,8 +17,8 @@ use crate::harness::{Plan, Task, WAYS, wait_for};
 /// A lane that runs a script for each element of an array.
 fn lane(way: Preference, array: &str, grants: Vec<Grant>, script: &str) -> Plan {
     let mut plan = Plan::script_by(way, script);
-    let output = plan.cwd().join("output");
-    fs::create_dir(&output).unwrap();
+    let output = plan.dir().join("output");
+    fs::create_dir_all(&output).unwrap();
     plan.launch.env.insert("MUSTER_OUTPUT_DIR".into(), output.display().to_string());
     plan.launch.elements = Some(Elements { array: array.parse().unwrap(), grants });
     plan
@@ -213,6 +213,19 @@ fn each_has_a_new_directory_for_its_output_and_what_is_not_used_is_not_kept() {
     for index in 1..=6 {
         assert_eq!(look(index), format!("{mode} {index}\n"));
     }
-    let left = fs::read_dir(task.cwd().join("output")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left = fs::read_dir(task.dir.join("output")).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(left.collect::<Vec<_>>(), ["2"]);
+}
+
+#[test]
+fn a_setup_does_not_say_where_directories_for_output_are_made() {
+    let setup = "mkdir elsewhere; export MUSTER_OUTPUT_DIR=$PWD/elsewhere MUSTER_TASK_ID=another SET=up; \
+                 { echo environment; env -0; } >&3";
+    let script = "echo $SET $MUSTER_TASK_ID; touch $MUSTER_OUTPUT_DIR/kept";
+    let (exit, task) = lane(Preference::Auto, "7", vec![grant(1, "0", true)], script).setup(setup).run();
+    assert_eq!(exit.outcome, Outcome::Exited { code: 0 });
+    let said = output_of(&task, 7);
+    assert!(said.starts_with("up test-"), "{said}");
+    assert_eq!(fs::read_dir(task.cwd().join("elsewhere")).unwrap().count(), 0);
+    assert!(task.dir.join("output/7/kept").exists());
 }

@@ -24,9 +24,10 @@ use super::super::file::{ELEMENTS, LOG, Launch, Outcome, Status};
 use super::super::notice;
 use super::super::spawn::{Born, Program, Starter};
 use super::{Life, Running, from_now, tree};
-use crate::account::Person;
+use crate::account::{self, Person};
 use crate::diagnosis::{ErrorFileVersion, element_error_line};
 use crate::outcome;
+use crate::record;
 use crate::tree::Process;
 
 /// An element that runs longer is written down with its process, for whoever may have to end it without us.
@@ -133,15 +134,11 @@ impl Outputs {
                 Err(_) => drop(fs::remove_dir(spare)),
             }
         }
-        match fs::create_dir(&output) {
+        // As their owner: the directory around it is theirs, and they may replace whatever is in it at any moment.
+        match account::act_as(self.person.as_ref(), || fs::create_dir(&output))? {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Err(_) => {}
-            Ok(()) => {
-                if let Some(person) = &self.person {
-                    person.owner().give_alone(&output)?;
-                }
-                self.fresh = Some(look_of(&output)?);
-            }
+            Ok(()) => self.fresh = Some(look_of(&output)?),
         }
         Ok(output)
     }
@@ -170,8 +167,10 @@ fn look_of(output: &Path) -> io::Result<(u32, u32, u32)> {
 }
 
 impl Work {
-    fn new(launch: &mut Launch, step: usize) -> io::Result<Work> {
-        let root = PathBuf::from(launch.env.get(OUTPUT).cloned().unwrap_or_default());
+    /// `root` is the directory for the output of the whole task. The environment may say something else by now: the setup is the
+    /// task's own.
+    fn new(launch: &mut Launch, root: PathBuf, step: usize) -> io::Result<Work> {
+        launch.env.insert(OUTPUT.into(), String::new());
         launch.env.insert(INDEX.into(), String::new());
         if launch.env.contains_key("SLURM_ARRAY_JOB_ID") {
             launch.env.insert(SLURM_INDEX.into(), String::new());
@@ -200,7 +199,7 @@ impl Life {
     pub(super) fn run_elements(&mut self, step: usize) -> io::Result<Outcome> {
         let Some(elements) = self.launch.elements.clone() else { return Ok(Outcome::NotStarted) };
         let mut list = List::new(&self.dir, elements.array, elements.grants);
-        let mut work = Work::new(&mut self.launch, step)?;
+        let mut work = Work::new(&mut self.launch, record::output_in(&self.dir), step)?;
         self.started.started_at = Timestamp::now();
         self.started.step = step;
         self.keep_started();
