@@ -45,7 +45,8 @@ impl Pipes {
 }
 
 fn make() -> io::Result<OwnedFd> {
-    let (read, _write) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A task may read its own pipe: a byte that was counted a moment ago may be gone, and a reader must not wait for another.
+    let (read, _write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     // Refused to users who have many large pipes already. A smaller one works as well, only with more turns.
     let _ = fcntl_setpipe_size(&read, BYTES);
     Ok(read)
@@ -69,4 +70,21 @@ fn open_pipe(process: &Process, inode: u64) -> Option<OwnedFd> {
 
 fn is_link_to(path: &Path, name: &str) -> bool {
     fs::read_link(path).is_ok_and(|target| target.as_os_str() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::{Errno, read};
+
+    use super::*;
+
+    #[test]
+    fn an_empty_pipe_keeps_no_reader_waiting() {
+        let pipes = Pipes::new().unwrap();
+        for pipe in pipes.each() {
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
+            let _write = open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            assert_eq!(read(pipe, &mut [0; 1]), Err(Errno::AGAIN));
+        }
+    }
 }
