@@ -35,7 +35,7 @@ pub(super) struct RecordedError {
 
 /// Tells a task where to write its error, and each of its processes where there are several, unless its user has.
 pub(crate) fn set_variables(task_dir: &Path, env: &mut BTreeMap<String, String>, work: Option<&mut Work>) {
-    if env.contains_key(VARIABLE) {
+    if env.get(VARIABLE).is_some_and(|path| !is_of_another_task(Path::new(path), task_dir)) {
         return;
     }
     let variable = |process| (VARIABLE.to_owned(), path(task_dir, process).display().to_string());
@@ -47,6 +47,13 @@ pub(crate) fn set_variables(task_dir: &Path, env: &mut BTreeMap<String, String>,
             process.env.extend([variable(Some(number))]);
         }
     }
+}
+
+/// Whether the submitter is a task, whose variable this is.
+fn is_of_another_task(path: &Path, task_dir: &Path) -> bool {
+    let notes = path.parent().filter(|notes| notes.ends_with(NOTES));
+    let other = notes.and_then(Path::parent);
+    other.is_some_and(|other| other != task_dir && other.parent() == task_dir.parent())
 }
 
 /// Where the task, or one of its processes, writes it.

@@ -30,6 +30,8 @@ use crate::account::Person;
 pub(crate) const STREAMS: &str = "streams";
 /// Tells a process where the pipes are, and the inodes of the task's own stdout and stderr: `DIRECTORY:INODE:INODE`.
 const VARIABLE: &str = "MUSTER_STREAMS";
+/// Says to processes of mpirun that its output is the task's.
+const MPI_OUTPUT: &str = "MUSTER_MPI_OUTPUT";
 /// How many processes have streams of their own: as many as a log tells apart. Each costs the supervisor two open files.
 const MOST_PROCESSES: u8 = Header::MOST_PROCESSES;
 
@@ -51,7 +53,10 @@ pub(super) struct ProcessStream {
 
 /// Make the streams that the launch asks for, and tell the task of them. It runs without them as well.
 pub(super) fn make(dir: &Path, launch: &mut Launch) -> Vec<ProcessStream> {
+    // Never those of the submitter, who may be a task as well.
+    launch.env.remove(VARIABLE);
     if launch.launched_processes == 0 {
+        launch.env.remove(MPI_OUTPUT);
         return Vec::new();
     }
     let dir = dir.join(STREAMS);

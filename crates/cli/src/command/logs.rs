@@ -128,7 +128,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 pub(super) fn ranks(job: &JobDetail) -> u32 {
     let processes = job.launch.as_ref().map_or(1, |launch| launch.processes);
     // A script may start more than is known.
-    (job.summary.nodes * processes).max(2)
+    job.summary.nodes.saturating_mul(processes).max(2)
 }
 
 fn query(args: &Args) -> LogsQuery {

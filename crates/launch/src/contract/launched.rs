@@ -22,20 +22,26 @@ pub(super) fn add(gang: &Gang, plan: &Plan, own: Framework, part: &mut Part) {
     let Some(count) = launched(gang.spec, plan, own).filter(|_| !is_musters) else { return };
     shim::sitecustomize(part);
     part.surroundings.launched_processes = count;
-    if own == Framework::Mpi && writes_to_task(plan, &gang.spec.command) {
-        part.fact(MPI_OUTPUT, "task");
+    if own == Framework::Mpi {
+        // Said either way: the submitter may be a task, whose variable would go along.
+        let is_tasks = writes_to_task(plan, &gang.spec.command);
+        part.fact(MPI_OUTPUT, if is_tasks { "task" } else { "" });
     }
 }
+
+/// No log tells more processes of a task apart; a spec may say any number.
+const MOST_LOGGED: u32 = 127;
 
 /// How many processes of each task its log tells apart; 1 where there is only the task. The rank of a process counts them through.
 pub fn logged_processes(spec: &JobSpec) -> u32 {
     let plan = Plan::of(spec);
     let own = super::started_by(&plan);
-    match launched(spec, &plan, own) {
+    let count = match launched(spec, &plan, own) {
         Some(count) => count,
         None if own == Framework::Horovod && !plan.each => 1,
         None => plan.copies(),
-    }
+    };
+    count.min(MOST_LOGGED)
 }
 
 /// How many processes of a task have a launcher that lets them share its output.
