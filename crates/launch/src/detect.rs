@@ -19,6 +19,7 @@ use muster_model::{Face, Framework};
 use follow::Follow;
 pub use starts::{Starts, program_at, starts};
 use step::{Step, step};
+use word::{ScriptGrowth, ShellCommand};
 
 /// The code that a command runs.
 pub trait Code {
@@ -145,7 +146,8 @@ pub fn launcher(command: &Command) -> Option<Launcher> {
 
 /// How a command calls the launcher that it starts, if it does.
 pub fn launcher_call(command: &Command) -> Option<LauncherCall> {
-    steps(command).into_iter().find_map(|CommandStep { step, may_be_skipped }| match step {
+    let steps = steps(command, &mut ScriptGrowth::default());
+    steps.into_iter().find_map(|CommandStep { step, may_be_skipped }| match step {
         Step::Launch(launcher, name, arguments) => {
             Some(LauncherCall { launcher, name, arguments, may_be_skipped })
         }
@@ -161,13 +163,16 @@ struct CommandStep {
 }
 
 /// What a command starts, in the order in which it does; scripts in its words are looked into.
-fn steps(command: &Command) -> Vec<CommandStep> {
+fn steps(command: &Command, growth: &mut ScriptGrowth) -> Vec<CommandStep> {
     let mut steps = Vec::new();
     match command {
-        Command::Argv(words) => add_steps(words, false, 0, &mut steps),
+        Command::Argv(words) => {
+            let command = ShellCommand { words: words.clone(), may_be_skipped: false };
+            add_steps(&command, 0, growth, &mut steps);
+        }
         Command::Shell(script) => {
-            for command in word::commands(script, Some(&[])) {
-                add_steps(&command.words, command.may_be_skipped, 0, &mut steps);
+            for command in word::commands(script, Some(&[]), growth) {
+                add_steps(&command, 0, growth, &mut steps);
             }
         }
     }
@@ -179,14 +184,18 @@ const MAX_SHELLS: usize = 4;
 /// A script of more commands than this is not looked at to its end.
 const MAX_STEPS: usize = 10_000;
 
-fn add_steps(words: &[String], may_be_skipped: bool, depth: usize, steps: &mut Vec<CommandStep>) {
-    match step(words) {
+fn add_steps(command: &ShellCommand, depth: usize, growth: &mut ScriptGrowth, steps: &mut Vec<CommandStep>) {
+    if steps.len() >= MAX_STEPS {
+        return;
+    }
+    let may_be_skipped = command.may_be_skipped;
+    match step(&command.words) {
         Step::Script(script, arguments) if depth < MAX_SHELLS => {
-            for command in word::commands(&script, arguments.as_deref()) {
-                add_steps(&command.words, may_be_skipped || command.may_be_skipped, depth + 1, steps);
+            for mut inner in word::commands(&script, arguments.as_deref(), growth) {
+                inner.may_be_skipped |= may_be_skipped;
+                add_steps(&inner, depth + 1, growth, steps);
             }
         }
-        step if steps.len() < MAX_STEPS => steps.push(CommandStep { step, may_be_skipped }),
-        _ => {}
+        step => steps.push(CommandStep { step, may_be_skipped }),
     }
 }

@@ -7,7 +7,7 @@ use muster_model::{Face, Framework};
 
 use super::python::{self, Weight};
 use super::step::Step;
-use super::word::HOLE;
+use super::word::{HOLE, ScriptGrowth};
 use super::{Code, CommandStep, Detection, Found, Launcher, LauncherCall, add_steps, platform, steps, word};
 
 /// Scripts that run scripts: a wrapper or two are usual.
@@ -33,6 +33,7 @@ pub(super) struct Follow<'a> {
     /// Files, each with the arguments that it was run with.
     asked: HashSet<(String, Option<Vec<String>>)>,
     bytes: usize,
+    growth: ScriptGrowth,
     launcher: Option<Found<Launcher>>,
     call: Option<Found<LauncherCall>>,
     spawns: Option<String>,
@@ -54,6 +55,7 @@ impl<'a> Follow<'a> {
             code,
             asked: HashSet::new(),
             bytes: 0,
+            growth: ScriptGrowth::default(),
             launcher: None,
             call: None,
             spawns: None,
@@ -70,7 +72,8 @@ impl<'a> Follow<'a> {
         };
         self.platforms(&text, "the command");
         let place = Place { name: "the command".into(), folder: String::new(), depth: 0 };
-        self.steps(steps(command), place);
+        let steps = steps(command, &mut self.growth);
+        self.steps(steps, place);
     }
 
     pub fn detection(self) -> Detection {
@@ -134,8 +137,8 @@ impl<'a> Follow<'a> {
             self.python(&text, &path.clone(), Some(&path));
         } else if is_for_shell(&path, &text) {
             let mut steps = Vec::new();
-            for command in word::commands(&text, arguments) {
-                add_steps(&command.words, command.may_be_skipped, 0, &mut steps);
+            for command in word::commands(&text, arguments, &mut self.growth) {
+                add_steps(&command, 0, &mut self.growth, &mut steps);
             }
             // A script runs where it is called, not where it stands.
             let place = Place { name: path, folder: place.folder.clone(), depth: place.depth + 1 };

@@ -8,7 +8,7 @@ use muster_model::spec::Command;
 
 use super::follow::{candidates, is_for_shell, joined};
 use super::step::{Behind, RUN_TRAIN, SHELLS, Step, base, behind_wrappers, env_options, is_script, program};
-use super::word::{HOLE, assignment, is_hole, script_commands};
+use super::word::{HOLE, ScriptGrowth, assignment, is_hole, script_commands};
 use super::{Code, Launcher};
 
 /// What a command starts.
@@ -118,7 +118,8 @@ const OPAQUE: &[&str] = &[
 
 /// Looks at a command, and at the scripts in the code that it runs.
 pub fn starts(command: &Command, code: &dyn Code) -> Starts {
-    let mut seen = Seen { code, commands: 0, programs: Vec::new(), launcher: None, unclear: None };
+    let growth = ScriptGrowth::default();
+    let mut seen = Seen { code, commands: 0, growth, programs: Vec::new(), launcher: None, unclear: None };
     let place = Place { name: "the command".into(), folder: String::new(), depth: 0 };
     match command {
         Command::Argv(words) => seen.words(words, &mut place.clone()),
@@ -168,6 +169,7 @@ struct Place {
 struct Seen<'a> {
     code: &'a dyn Code,
     commands: usize,
+    growth: ScriptGrowth,
     /// The programs, each with the place that starts it.
     programs: Vec<(String, String)>,
     launcher: Option<Launcher>,
@@ -190,7 +192,7 @@ impl Seen<'_> {
             return self.unclear(format!("{} runs scripts that run scripts", place.name));
         }
         let mut inside = Place { depth: place.depth + 1, ..place.clone() };
-        let found = script_commands(script, arguments);
+        let found = script_commands(script, arguments, &mut self.growth);
         if found.writes_file {
             self.unclear(format!(
                 "{} writes what is printed into a file, which each process would make anew",
@@ -282,8 +284,12 @@ impl Seen<'_> {
     }
 }
 
+/// Words in front of a program; nobody writes more.
+const MAX_WRAPPERS: usize = 200;
+
 /// The wrapper that starts its program without the task's variables, if one does.
 fn hides_variables<'a>(wrappers: &[&'a str]) -> Option<&'a str> {
+    let wrappers = &wrappers[..wrappers.len().min(MAX_WRAPPERS)];
     wrappers.iter().enumerate().find_map(|(at, word)| {
         let behind = &wrappers[at + 1..];
         let hides = match base(word) {

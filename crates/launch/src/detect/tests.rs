@@ -537,3 +537,20 @@ fn who_goes_to_other_tasks_is_found_and_who_goes_elsewhere_is_not() {
         assert_eq!(why(command), None, "{command}");
     }
 }
+
+#[test]
+fn shells_in_shells_whose_text_doubles_are_read_in_no_time() {
+    let mut script = "torchrun train.py;".to_owned();
+    for name in ["a", "b", "c", "d"] {
+        let doubled = format!("{name}=\"${name}${name}\";").repeat(8);
+        let quoted = script.replace('\'', "'\\''");
+        script = format!("{name}='{quoted}';{doubled}eval \"${name}\";");
+    }
+    let started_at = std::time::Instant::now();
+    let command = line(&format!("torchrun train.py; {script}"));
+    assert_eq!(detect(&command, &Nothing).launcher, Some(Launcher::Torchrun));
+    assert_eq!(starts(&command, &Nothing), Starts::Launcher(Launcher::Torchrun));
+    starts(&argv(&["sudo", "-u"].repeat(100_000)), &Nothing);
+    let spent = started_at.elapsed();
+    assert!(spent < std::time::Duration::from_secs(20), "{spent:?}");
+}

@@ -163,6 +163,11 @@ async fn submit(shared: &Shared, submission: Submission) -> Result<JobId, Proble
 /// Everything about a request that can be checked without looking at other jobs.
 fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
     let mut spec = JobSpec::from_value(request.spec.clone()).map_err(Problem::fields)?;
+    // First, since the rest reads the command word by word.
+    let too_long = limits::check_lengths(request, &spec);
+    if !too_long.is_empty() {
+        return Err(Problem::fields(too_long));
+    }
     muster_launch::settle(&mut spec);
     let mut errors = muster_launch::check(&spec);
     match shared.engines.get(spec.on.engine()) {
@@ -198,7 +203,6 @@ fn checked(shared: &Shared, request: &CreateJob) -> Result<JobSpec, Problem> {
         );
         errors.push(FieldError::new("environment", FieldCode::InvalidValue, message));
     }
-    errors.extend(limits::check_lengths(request, &spec));
     let unsupported =
         [("endpoints", !spec.endpoints.is_empty(), "endpoints are not available on this server")];
     errors.extend(
@@ -397,7 +401,7 @@ pub(super) async fn stop(
     moved(&shared, job, Event::Stop { grace: grace_ms.map(Duration::from_millis) }).await
 }
 
-/// Park a job: its tasks end, it holds nothing, and its name stays its own.
+/// Suspend a job: its tasks end, it holds nothing, and its name stays its own.
 #[utoipa::path(post, path = "/api/v1/jobs/{job}/suspend", tag = "jobs", operation_id = "suspend_job", params(("job" = String, Path)),
     responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn suspend(
@@ -407,7 +411,7 @@ pub(super) async fn suspend(
     moved(&shared, job, Event::Suspend).await
 }
 
-/// Bring a parked job back to the queue; it prefers the nodes it had.
+/// Resume a suspended job; it prefers the nodes it had.
 #[utoipa::path(post, path = "/api/v1/jobs/{job}/resume", tag = "jobs", operation_id = "resume_job", params(("job" = String, Path)),
     responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn resume(
@@ -448,7 +452,7 @@ pub(super) async fn hold(
     changed(&shared, job, GangChange::Hold, Event::Hold).await
 }
 
-/// Let a job go that is held in the queue.
+/// Release a held job.
 #[utoipa::path(post, path = "/api/v1/jobs/{job}/release", tag = "jobs", operation_id = "release_job", params(("job" = String, Path)),
     responses((status = 200, body = JobSummary), Always, OnJob))]
 pub(super) async fn release(
