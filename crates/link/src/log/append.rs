@@ -5,7 +5,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
 use super::sum::{SegmentHasher, Sum};
-use super::{Error, SegmentDir};
+use super::{Error, Header, SEGMENT_BYTES, SegmentDir};
+
+/// No supervisor makes a segment longer: the next one begins with the first record after [`SEGMENT_BYTES`].
+const MAX_SEGMENT_BYTES: u64 = SEGMENT_BYTES + 2 * Header::MAX_LENGTH as u64;
 
 /// The only writer of a copy of a log.
 #[derive(Debug)]
@@ -24,11 +27,13 @@ struct Last {
     hasher: SegmentHasher,
     /// What is on disk is not what its checksum says, so that it gets no other.
     is_damaged: bool,
+    /// How much of it the checksum on disk is of.
+    noted: Option<u64>,
 }
 
 impl Last {
     fn begin(start: u64, file: File) -> Last {
-        Last { start, length: 0, file, hasher: SegmentHasher::default(), is_damaged: false }
+        Last { start, length: 0, file, hasher: SegmentHasher::default(), is_damaged: false, noted: None }
     }
 
     /// Goes on with a segment that an earlier life has left.
@@ -79,6 +84,9 @@ impl Appender {
         if new.is_empty() {
             return Ok(end);
         }
+        if end - segment.min(end) + new.len() as u64 > MAX_SEGMENT_BYTES {
+            return Err(gap);
+        }
         if self.last.as_ref().is_none_or(|last| last.start != segment) {
             // New bytes in a segment that is not the last can only begin the next one.
             if segment != end || offset != segment {
@@ -87,7 +95,7 @@ impl Appender {
             let file = self.dir.create_segment(segment)?;
             if let Some(last) = self.last.replace(Last::begin(segment, file)) {
                 self.unsynced.push(last.start);
-                self.put_sum(&last)?;
+                note_sum(&self.dir, &last)?;
             }
         }
         let Some(last) = &mut self.last else { return Err(gap) };
@@ -96,11 +104,6 @@ impl Appender {
         last.length += new.len() as u64;
         last.hasher.update(new);
         Ok(self.end())
-    }
-
-    /// Notes the checksum of a segment as it is now.
-    fn put_sum(&self, last: &Last) -> Result<(), Error> {
-        last.sum().map_or(Ok(()), |sum| self.dir.add_sum(last.start, &sum))
     }
 
     /// Make what was appended so far survive a power cut of this machine. Needed before telling a sender on another
@@ -115,8 +118,17 @@ impl Appender {
             }
         }
         self.unsynced.clear();
-        self.last.as_ref().map_or(Ok(()), |last| self.put_sum(last))?;
+        if let Some(last) = &mut self.last {
+            note_sum(&self.dir, last)?;
+            last.noted = Some(last.length);
+        }
         let directory = File::open(self.dir.path()).and_then(|directory| directory.sync_all());
         directory.map_err(Error::io(self.dir.path()))
     }
+}
+
+/// Notes the checksum of a segment as it is now.
+fn note_sum(dir: &SegmentDir, last: &Last) -> Result<(), Error> {
+    let sum = last.sum().filter(|_| last.noted != Some(last.length));
+    sum.map_or(Ok(()), |sum| dir.add_sum(last.start, &sum))
 }

@@ -88,6 +88,8 @@ pub(super) struct Source {
 struct Checked {
     sums: Option<BTreeMap<u64, Sum>>,
     until: u64,
+    /// Bytes that were read for it since the last step was told.
+    read: usize,
 }
 
 /// A first reading of a log, to know how many lines match.
@@ -187,6 +189,7 @@ impl Source {
         let end = start + sum.length;
         self.checked.until = end.max(offset + 1);
         // A segment that is cut off is found where its end is missing.
+        self.checked.read += usize::try_from(sum.length).unwrap_or(usize::MAX);
         let is_whole = || -> Result<bool, log::Error> {
             let is_cut_off = dir.length(start)?.is_none_or(|length| length < sum.length);
             Ok(is_cut_off || dir.matches(start, &sum)?)
@@ -232,7 +235,7 @@ impl Source {
                 && !count.source.is_past
                 && let Some(record) = count.source.next_record()?
             {
-                read += record.bytes.len();
+                read += record.bytes.len() + std::mem::take(&mut count.source.checked.read);
                 count.source.take(&record, &mut none);
                 continue;
             }
@@ -383,6 +386,11 @@ pub(super) fn read_on(sources: &mut [Source]) -> io::Result<Step> {
         for source in sources.iter_mut().filter(|source| source.pending.is_none() && !source.is_past) {
             source.pending = source.next_record()?;
             source.is_past |= source.pending.is_none() && source.reader.is_over();
+            read += std::mem::take(&mut source.checked.read);
+            if read >= SCAN {
+                step.is_news = true;
+                return Ok(step);
+            }
         }
         let oldest = sources
             .iter_mut()
