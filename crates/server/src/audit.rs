@@ -17,7 +17,9 @@ use muster_store::{Change, NewAudit};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::record::{Record, current, describe, name_user, scope, skip_success, state_refusal};
+pub(crate) use self::record::{
+    Record, current, describe, name_user, scope, skip_success, state_refusal, write_start,
+};
 pub(crate) use self::tally::CountedKind;
 use self::tally::Tally;
 use crate::core::{Handle, Input};

@@ -6,9 +6,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muster_api::problem::Problem;
+use muster_api::problem::{Code, Problem};
 use muster_model::JobId;
-use muster_store::NewAudit;
+use muster_store::{Change, NewAudit};
+
+use crate::core::{Handle, Input};
 
 tokio::task_local! {
     static CURRENT: Arc<Record>;
@@ -76,6 +78,19 @@ pub(crate) async fn scope<F: Future>(record: Arc<Record>, handler: F) -> F::Outp
 /// The record of the present request, if it has one that is not written yet.
 pub(crate) fn current() -> Option<Arc<Record>> {
     CURRENT.try_with(Clone::clone).ok().filter(|record| !record.is_written())
+}
+
+/// Writes that the present request has begun, before it acts on something that is not in the core. How it ends is written with
+/// the effect in the core, or afterwards.
+pub(crate) async fn write_start(core: &Handle) -> Result<(), Problem> {
+    // Without a record there is no audit log.
+    let Some(record) = current() else { return Ok(()) };
+    let rows = vec![Change::Audit(record.entry())];
+    // Outside of the scope: the row is not an effect of the request.
+    let (core, reply) = (core.clone(), |reply| Input::Write(rows, None, reply));
+    tokio::spawn(async move { core.ask(reply).await })
+        .await
+        .map_err(|error| Problem::new(Code::Internal, format!("the audit entry was not written: {error}")))?
 }
 
 /// Takes target and detail from an entry that a handler made. False if the present task serves no recorded request.

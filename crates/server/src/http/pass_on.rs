@@ -9,6 +9,7 @@ use muster_engine::{Class, Error, GangChange};
 use muster_model::JobId;
 use tokio::time::timeout;
 
+use crate::audit;
 use crate::core::{Input, WaitingGang};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
@@ -26,6 +27,8 @@ pub(super) async fn pass_on(
     let Some(gang) = shared.core.ask(|reply| Input::WaitingGang(id.clone(), reply)).await? else {
         return Ok(None);
     };
+    // The other scheduler acts outside of the transaction that has the entry of the effect.
+    audit::write_start(&shared.core).await?;
     let changed = async {
         let name = gang.target.engine();
         let engine = shared.engines.get(name);
@@ -43,7 +46,7 @@ fn problem(gang: &WaitingGang, error: &Error) -> Problem {
         Class::Terminal | Class::NotFound => Problem::new(Code::InvalidState, words(error))
             .hint(format!("the job waits on {}; `muster suspend JOB` takes it back from there", gang.target)),
         Class::Retryable => {
-            let detail = format!("{} was not told of the change: {}", gang.target, words(error));
+            let detail = format!("it is not known whether {} made the change: {}", gang.target, words(error));
             Problem::new(Code::Unavailable, detail).hint("try again in a moment")
         }
     }
