@@ -1,6 +1,7 @@
 //! Who asks, and whether they may: before any handler is called.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::rejection::RawPathParamsRejection;
@@ -23,7 +24,7 @@ use crate::accounts::{Caller, no_workspace};
 use crate::core::internal;
 use crate::port::Origin;
 use crate::state::{Shared, Visit};
-use crate::{audit, auth};
+use crate::{audit, auth, disk};
 
 /// As much of a path is on record.
 const MAX_TARGET: usize = 200;
@@ -31,6 +32,28 @@ const MAX_TARGET: usize = 200;
 /// The job that the path names, for the handler.
 #[derive(Debug, Clone)]
 pub(crate) struct Found(pub JobId);
+
+/// Operations that add to what the server keeps, and are not for making room ([`create_job`](super::job) asks by itself). On a full disk the reserve is for the others: to
+/// stop, to remove, to collect garbage.
+const NEEDS_ROOM: &[&str] = &[
+    "rename_job",
+    "change_job",
+    "hold_job",
+    "release_job",
+    "resume_job",
+    "resume_task",
+    "sign_up",
+    "ask_to_join",
+    "create_user",
+    "create_workspace",
+    "put_member",
+    "put_pool",
+    "add_hosts",
+    "label_node",
+    "create_token",
+    "rotate_token",
+    "put_secret",
+];
 
 /// Stands at a door.
 pub(super) struct Guard {
@@ -112,12 +135,14 @@ impl Guard {
             return caller.map(|_| Admitted::default()).ok_or_else(|| self.unknown());
         };
         if ruled.rule == Rule::Anyone {
+            self.check_room(ruled)?;
             let address = request.extensions().get::<Origin>().map(|origin| origin.address);
             request.extensions_mut().insert(Stranger { address });
         }
         let Some(caller) = caller else {
             return if ruled.rule == Rule::Anyone { Ok(Admitted::default()) } else { Err(self.unknown()) };
         };
+        self.check_room(ruled)?;
         let params = params.map_err(|error| Problem::new(Code::InvalidRequest, error.body_text()))?;
         let part = |name: &str| params.iter().find(|(one, _)| *one == name).map_or("", |(_, value)| value);
         let admitted = self.decide(&caller, ruled.rule, part).await?;
@@ -126,6 +151,14 @@ impl Guard {
         }
         request.extensions_mut().insert(caller);
         Ok(admitted)
+    }
+
+    fn check_room(&self, ruled: Ruled) -> Result<(), Problem> {
+        if !NEEDS_ROOM.contains(&ruled.operation) {
+            return Ok(());
+        }
+        let (what, home) = ("nothing more can be kept", Path::new(&self.shared.home));
+        self.shared.floor.check().map_err(|error| disk::problem(what, home, &error))
     }
 
     /// The audit entry of a request, before its outcome is known.
@@ -161,7 +194,7 @@ impl Guard {
 
     fn unknown(&self) -> Problem {
         let problem =
-            Problem::new(Code::Unauthorized, "the bearer token is missing, wrong, or good no longer");
+            Problem::new(Code::Unauthorized, "the bearer token is missing, wrong, expired or revoked");
         problem.hint(match self.shared.accounts {
             Some(_) => "`muster login` gets you one; MUSTER_TOKEN may have one that is out of date",
             None => "set MUSTER_TOKEN to the content of the server's `token` file",

@@ -194,7 +194,7 @@ async fn every_operation_is_for_those_it_is_promised_to() {
                     // Here a refusal of another kind is what a stranger gets, too.
                     let answer = client.request::<Value>(method, &filled, body.as_ref()).await;
                     let problem = refusal(answer.unwrap_err());
-                    problem.detail != "the bearer token is missing, wrong, or good no longer"
+                    problem.detail != "the bearer token is missing, wrong, expired or revoked"
                 } else {
                     is_allowed(&client, method, &filled, body.as_ref()).await
                 };
