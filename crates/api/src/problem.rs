@@ -59,7 +59,7 @@ muster_model::catalogue! {
         TooLarge = "too_large" => "Make it smaller: a job names its data, it does not contain it.",
         /// The server is asked too often, or was given too many wrong passwords.
         TooManyRequests = "too_many_requests" => "Wait as long as the message says, then try again.",
-        /// The bearer token is missing, wrong, or good no longer.
+        /// The bearer token is missing, wrong, expired or revoked.
         Unauthorized = "unauthorized" => "Log in (`muster login`), or set MUSTER_TOKEN to a token that the server knows you by.",
         /// The server cannot do it now, or is stopping; the same request may work later.
         Unavailable = "unavailable" => "Try again in a moment; if it goes on, look into the server's log.",
