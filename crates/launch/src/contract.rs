@@ -53,8 +53,8 @@ pub(crate) fn add(gang: &Gang, plan: &Plan, rank: u32, part: &mut Part) {
     launched::add(gang, plan, own, part);
 }
 
-/// The list of hosts that launchers look for first, for every task that reaches the others: DeepSpeed's launcher finds it without
-/// a flag, in a script and on machines.
+/// The list of hosts that launchers look for first, for every command that reaches the other tasks: DeepSpeed's launcher in a
+/// script finds it without a flag.
 pub(crate) fn add_hostfile(gang: &Gang, plan: &Plan, part: &mut Part) {
     if !part.has(hostfile::JOB) {
         part.file(hostfile::JOB, hostfile::slots(gang, plan));

@@ -257,7 +257,8 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
     }
     // Whoever waits for what another one starts here must be reached by it, whatever the contract.
     part.peers = gang.spec.peers.unwrap_or(part.peers || plan.leader && plan.nodes > 1);
-    if part.peers {
+    // A file at /job makes the agent show the task a tree of its own. What a script puts into / on a machine stays on its host.
+    if part.peers && !plan.idle {
         contract::add_hostfile(gang, plan, &mut part);
     }
     part

@@ -18,6 +18,11 @@ pub(crate) fn sudo(part: &mut Part) {
     program(part, "sudo", include_str!("shim/sudo.sh"));
 }
 
+/// `msrun` in a script knows of the gang.
+pub(crate) fn msrun(part: &mut Part) {
+    program(part, "msrun", include_str!("shim/msrun.sh"));
+}
+
 /// Programs in Python find what has since been taken away from their libraries, and the rank that they have.
 pub(crate) fn sitecustomize(part: &mut Part) {
     let path = format!("{PYTHON}/sitecustomize.py");

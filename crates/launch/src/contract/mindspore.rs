@@ -10,14 +10,14 @@
 //! program once more with MS_ROLE=MS_SCHED, which serves until all workers have gone. MS_NODE_ID is a worker's rank.
 //!
 //! `msrun` starts workers and scheduler of a dynamic cluster, the scheduler where the master's address is that of an interface.
-//! That never holds for the loopback addresses of members that share a machine: there the scheduler is started for it.
+//! That never holds for the loopback addresses of members that share a machine: there the scheduler is started for it. It reads
+//! flags alone; in a script, a program of that name in front of it adds them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use muster_model::launch::{Process, Work};
 use muster_model::node::Vendor;
-use muster_model::spec::Command;
 
 use super::command::{Launch, interpreted};
 use super::process::{self, Place, Slot, variables};
@@ -110,11 +110,12 @@ fn device(rank: u32, slot: Slot, number: u32) -> BTreeMap<String, String> {
 }
 
 fn by_scheduler(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
-    cluster(gang, task, plan.world(), part);
     if !plan.single {
         // A script may start msrun, or scheduler and workers itself: it says who is which.
-        return;
+        cluster(gang, task, plan.world(), part);
+        return msrun_in_script(gang, plan, task, part);
     }
+    cluster(gang, task, plan.world(), part);
     process::spread(gang, plan.processes, task, part, |slot| {
         variables([
             ("MS_ROLE", "MS_WORKER".to_owned()),
@@ -149,13 +150,40 @@ fn schedule(part: &mut Part, argv: Vec<String>) {
 }
 
 fn msrun(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
-    let master = gang.members[0].ip();
-    let elsewhere = master.is_loopback() && master != IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let Command::Argv(argv) = &gang.spec.command else { return };
-    let launch = Launch::of(argv, Launcher::Msrun);
-    if task > 0 || !elsewhere || launch.gives(&["master_addr"]) || launch.program().is_empty() {
+    let argv = gang.spec.command.argv();
+    let launch = Launch::of(&argv, Launcher::Msrun);
+    if !launch.is_found() {
+        return msrun_in_script(gang, plan, task, part);
+    }
+    let is_started = has_scheduler_of_its_own(gang) || launch.gives(&["master_addr"]);
+    if task > 0 || is_started || launch.program().is_empty() {
         return;
     }
     cluster(gang, task, plan.world(), part);
     schedule(part, interpreted(launch.program()));
+}
+
+/// Whether msrun finds that the master is its own machine, and starts the scheduler there.
+fn has_scheduler_of_its_own(gang: &Gang) -> bool {
+    let master = gang.members[0].ip();
+    !master.is_loopback() || master == IpAddr::V4(Ipv4Addr::LOCALHOST)
+}
+
+fn msrun_in_script(gang: &Gang, plan: &Plan, task: u32, part: &mut Part) {
+    let place = Place::of(gang, task);
+    let flags = [
+        ("worker_num", plan.world().to_string()),
+        ("local_worker_num", plan.processes.to_string()),
+        ("master_addr", place.address),
+        ("master_port", place.port.to_string()),
+        ("node_rank", place.rank.to_string()),
+        ("join", "True".into()),
+    ];
+    let flags: Vec<String> = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+    shim::msrun(part);
+    part.fact("MUSTER_MSRUN_FLAGS", flags.join(" "));
+    if task == 0 && !has_scheduler_of_its_own(gang) {
+        cluster(gang, task, plan.world(), part);
+        part.fact("MUSTER_MSRUN_SCHEDULER", 1);
+    }
 }

@@ -305,7 +305,6 @@ fn tasks_that_reach_each_other_have_the_hostfile_that_launchers_look_for() {
         json!({"nodes": 2, "peers": true}),
         json!({"nodes": 2, "command": "mpirun a"}),
         json!({"nodes": 2, "command_on": "first", "framework": "pytorch"}),
-        json!({"kind": "machine", "name": "v100", "nodes": 2}),
     ] {
         let spec = spec(fields);
         for part in crate::parts(&gang(&spec)) {
@@ -313,8 +312,10 @@ fn tasks_that_reach_each_other_have_the_hostfile_that_launchers_look_for() {
             assert_eq!(file.content, "worker-0 slots=1\nworker-1 slots=1\n");
         }
     }
-    let alone = spec(json!({"nodes": 2}));
-    assert!(crate::parts(&gang(&alone)).iter().all(|part| !part.has("/job/hostfile")));
+    for fields in [json!({"nodes": 2}), json!({"kind": "machine", "name": "v100", "nodes": 2})] {
+        let spec = spec(fields);
+        assert!(crate::parts(&gang(&spec)).iter().all(|part| !part.has("/job/hostfile")));
+    }
 }
 
 #[test]
@@ -357,6 +358,32 @@ fn msrun_has_its_scheduler_started_where_it_would_not_find_itself() {
     let Work::Run(processes) = &parts[0].work else { panic!("{parts:?}") };
     assert_eq!(processes[0].argv.join(" "), "python train.py --lr 1");
     assert_eq!(processes[0].env["MS_ROLE"], "MS_SCHED");
+}
+
+#[test]
+fn msrun_in_a_script_is_told_of_the_gang() {
+    for (command, launcher) in [
+        (json!(["bash", "-c", "msrun train.py"]), Some(Launcher::Msrun)),
+        (json!("cd . && msrun train.py"), Some(Launcher::Msrun)),
+        (json!(["make", "train"]), None),
+    ] {
+        let spec = spec(json!({"framework": "mindspore", "nodes": 2, "processes": 3, "command": command}));
+        let mut gang = gang(&spec);
+        let parts = |gang: &Gang| parts(gang, launcher);
+        let second = parts(&gang).remove(1);
+        let flags = &second.env["MUSTER_MSRUN_FLAGS"];
+        assert!(flags.starts_with("--worker_num=6 --local_worker_num=3 --master_addr="), "{flags}");
+        assert!(flags.ends_with(" --node_rank=1 --join=True"), "{flags}");
+        assert!(second.has("/muster/bin/msrun"), "{second:?}");
+        let has_scheduler = |part: &Part| part.env.contains_key("MUSTER_MSRUN_SCHEDULER");
+        assert!(!parts(&gang).iter().any(has_scheduler));
+        for (rank, member) in (0..).zip(&mut gang.members) {
+            member.address.ip = std::net::Ipv4Addr::new(127, 64, 0, 5 + rank).into();
+        }
+        let parts = parts(&gang);
+        assert_eq!(parts.iter().map(has_scheduler).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(parts[0].env["MS_SCHED_HOST"], "127.64.0.5");
+    }
 }
 
 #[test]
