@@ -137,10 +137,20 @@ impl Reasons {
             (Some(why), _) => (why.as_str(), "start the processes there"),
             (None, _) => return None,
         };
-        Some(format!(
-            "{why}: each task runs the command once, not {wanted} times; {remedy}, or run all of it once for each \
-             process with --command-on processes"
-        ))
+        let once = match launch.command_on {
+            CommandOn::First => {
+                format!("task0 alone runs the command, once, not {} times", wanted.saturating_mul(spec.nodes))
+            }
+            CommandOn::All | CommandOn::Processes => {
+                format!("each task runs the command once, not {wanted} times")
+            }
+        };
+        // Processes of MPI that mpirun has not started do not know each other.
+        let or_all = match launch.framework {
+            Framework::Mpi | Framework::Horovod => "",
+            _ => ", or run all of it once for each process with --command-on processes",
+        };
+        Some(format!("{why}: {once}; {remedy}{or_all}"))
     }
 
     /// The same for programs.
