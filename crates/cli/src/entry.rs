@@ -520,7 +520,7 @@ mod tests {
         server: Start, stop, back up or look at the server
         context: Name servers, and choose the one that commands talk to
         login: Log in to a server that people share
-        logout: Log out: the token that this machine has is good no longer
+        logout: Log out: revoke the token of this machine
         signup: Ask for an account on a server that people share
         whoami: Say who you are to the server, and what you may do
         user: List people, make accounts, disable them, set passwords

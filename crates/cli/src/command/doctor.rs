@@ -44,7 +44,7 @@ The private server is started for it, as by every command.
 
 Exit codes:
   0    nothing is broken
-  1    something is
+  1    something is broken
   125  the server does not answer")]
 pub(crate) struct Args {
     /// Print JSON

@@ -71,7 +71,7 @@ pub(crate) struct SignUpArgs {
     json: bool,
 }
 
-/// Log out: the token that this machine has is good no longer
+/// Log out: revoke the token of this machine
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  muster logout\n  muster --context lab logout")]
 pub(crate) struct LogoutArgs {

@@ -9,7 +9,7 @@ use super::{Jobs, state};
 use crate::error::Error;
 use crate::session::Session;
 
-/// Let jobs go that are held in the queue
+/// Release held jobs
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Examples:

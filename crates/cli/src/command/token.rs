@@ -86,7 +86,7 @@ A token is never good for more than its owner may do.")]
         #[command(flatten)]
         whose: Whose,
     },
-    /// Give a token another secret; the old one is good no longer
+    /// Give a token another secret; the old one is revoked
     #[command(after_help = "Examples:\n  muster token rotate tok_4be1c02f7a")]
     Rotate {
         /// Its id
@@ -131,7 +131,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             if whose.json {
                 terminal::say_json(&json!({ "id": id }))?;
             } else {
-                terminal::say(&format!("{id} is good no longer"))?;
+                terminal::say(&format!("{id} is revoked"))?;
             }
         }
     }

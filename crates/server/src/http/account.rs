@@ -176,9 +176,9 @@ fn newcomer(
     Ok((gone.chain([AccountChange::User(user), AccountChange::Membership(asks)]).collect(), ()))
 }
 
-/// Log out: the token that this comes with is good no longer.
+/// Log out: revoke the token that this comes with.
 #[utoipa::path(post, path = "/api/v1/logout", tag = "people", operation_id = "logout",
-    responses((status = 204, description = "It is good no longer."), Always, Conflicts))]
+    responses((status = 204, description = "It is revoked."), Always, Conflicts))]
 pub(super) async fn logout(State(shared): State<Arc<Shared>>, caller: Caller) -> Result<StatusCode, Failure> {
     let accounts = accounts(&shared)?;
     let Some(id) = caller.token.clone() else {

@@ -51,7 +51,7 @@ fn problems(statuses: &[(u16, &str)]) -> Responses {
 impl IntoResponses for Always {
     fn responses() -> Responses {
         problems(&[
-            (401, "The bearer token is missing, wrong, or good no longer."),
+            (401, "The bearer token is missing, wrong, expired or revoked."),
             (403, "Who asks may not do that."),
             (500, "The server failed; its log has the request's id."),
             (503, "The server cannot write now, or is stopping; the same request may work later."),

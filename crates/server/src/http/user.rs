@@ -275,7 +275,7 @@ pub(super) async fn create_token(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Give a token another secret; the old one is good no longer.
+/// Give a token another secret; the old one is revoked.
 #[utoipa::path(post, path = "/api/v1/users/{user}/tokens/{token}/rotate", tag = "people", operation_id = "rotate_token",
     params(("user" = String, Path, description = "their name"), ("token" = String, Path, description = "its id")),
     responses((status = 200, body = NewToken), Always, OnPerson, Conflicts))]
@@ -289,7 +289,7 @@ pub(super) async fn rotate_token(
     let decide = move |directory: &Directory| {
         let before = directory.token(&user, &id)?;
         if before.has_expired(now()) {
-            let what = format!("{id} is good no longer, and another secret does not change that");
+            let what = format!("{id} has expired or is revoked, and another secret does not change that");
             return Err(Problem::new(Code::InvalidState, what).hint("`muster token add` makes a new one"));
         }
         let (secret, digest) = secret();

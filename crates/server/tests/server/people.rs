@@ -147,7 +147,7 @@ async fn tokens_that_are_over_count_for_nothing_and_go() {
     .await;
     let rotate = format!("/users/owner/tokens/{}/rotate", short.token.id);
     let refused = owner.request::<Value>(Method::POST, &rotate, None::<&Value>).await.unwrap_err();
-    assert!(refusal(refused).detail.contains("good no longer"));
+    assert!(refusal(refused).detail.contains("expired or is revoked"));
     // It makes room for another, and goes by that.
     make("one-more".into(), Some(1)).await.unwrap();
     assert_eq!(listed().await, 100);

@@ -145,7 +145,7 @@ fn agreed(machines: &[String]) -> Result<bool, Error> {
     } else {
         let piped = if io::stdin().is_terminal() { String::new() } else { answer()? };
         if piped.is_empty() {
-            let message = format!("nobody can be asked whether to kill {machines}");
+            let message = format!("cannot ask for confirmation without a terminal: kill {machines}?");
             return Err(Error::new(Code::Usage, message).hint("--yes kills without a question"));
         }
         terminal::remark(&format!("{question}{piped}"));
