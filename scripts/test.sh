@@ -40,7 +40,7 @@ fuzz_api() {
     local environment report status=0
     environment="$(venv fuzz scripts/requirements-fuzz.txt)" || return 1
     report="$(mktemp)"
-    python3 scripts/contain.py 300 "$report" \
+    python3 scripts/contain.py 900 "$report" \
         "$environment/bin/python" scripts/fuzz_api.py --muster "$CARGO_TARGET_DIR/debug/muster" || status=$?
     rm -f "$report"
     return "$status"
@@ -51,7 +51,7 @@ sdk_tests() {
     local environment report status=0
     environment="$(venv sdk scripts/requirements-sdk.txt)" || return 1
     report="$(mktemp)"
-    MUSTER_BINARY="$CARGO_TARGET_DIR/debug/muster" python3 scripts/contain.py 300 "$report" \
+    MUSTER_BINARY="$CARGO_TARGET_DIR/debug/muster" python3 scripts/contain.py 900 "$report" \
         "$environment/bin/python" -m pytest -q -p no:cacheprovider sdk/python || status=$?
     rm -f "$report"
     return "$status"

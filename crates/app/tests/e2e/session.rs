@@ -306,7 +306,8 @@ fn a_command_that_ends_its_shell_without_tmux_is_reported_at_once() {
 #[test]
 fn ctrl_c_goes_to_the_command_and_a_signal_to_what_runs() {
     let scene = Scene::new(Way::Tmux);
-    let client = scene.home.start(["session", "run", &scene.id, "-c", "echo up; sleep 600; echo never"]);
+    let client =
+        scene.home.start(["session", "run", &scene.id, "-c", "sh -c 'echo up; exec sleep 600'; echo never"]);
     client.wait_for_out("up");
     client.signal(rustix::process::Signal::INT);
     let done = client.finish();
