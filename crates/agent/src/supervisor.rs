@@ -28,11 +28,12 @@ pub use crate::overlay::Overlay;
 pub use file::{
     CONTROL, DOOR, ELEMENTS, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, NotExecutable, Order, Outcome,
     PROCESSES, Processes, STARTED, STOP, SUPERVISOR_LOG, Spent, Started, Status, Step, StepKind, StopAsked,
+    Supervision,
 };
 pub use notice::NOTES;
 
 pub(crate) use capture::{Capture, Origin};
-pub(crate) use file::{is_start_damaged, read, read_started, write};
+pub(crate) use file::{is_start_damaged, read, read_started, read_supervision, write, write_launch};
 pub(crate) use handover::give;
 
 use std::fs;

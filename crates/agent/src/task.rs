@@ -19,7 +19,7 @@ pub use pipe::Pipes;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -31,11 +31,12 @@ use muster_model::array::Grant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::Pid;
 
 use crate::disk;
 use crate::supervisor::{
     CONTROL, ELEMENTS, EXIT, Exit, LAUNCH, LOG, Launch, Order, STOP, SUPERVISOR_LOG, Started, StopAsked,
-    give, read, read_started, write,
+    Supervision, give, read, read_started, read_supervision, write, write_launch,
 };
 use crate::tree::{Process, boot_id, is_same_boot};
 
@@ -96,7 +97,7 @@ pub struct Spawned {
 #[derive(Debug)]
 pub struct Adopted {
     pub observation: Observation,
-    /// None if nothing runs, or if the supervisor is just starting: then adopt again when `started.json` appears.
+    /// None if nothing runs that has them open.
     pub pipes: Option<Pipes>,
 }
 
@@ -104,6 +105,8 @@ pub struct Adopted {
 #[derive(Debug)]
 pub struct Waiting {
     child: Child,
+    supervisor: Process,
+    boot_id: String,
     line: UnixStream,
 }
 
@@ -125,18 +128,22 @@ pub fn await_launch(exe: &Path, dir: &Path) -> Result<Waiting, Error> {
     // No `pre_exec` and no other directory: so the standard library need not fork this possibly large process.
     command.arg("supervise").arg(dir).env_clear();
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(lock);
+    let boot_id = boot_id().map_err(Error::io("read the boot id", dir))?;
     let child = command.spawn().map_err(Error::io("start the supervisor", dir))?;
-    Ok(Waiting { child, line })
+    let supervisor =
+        Process::of(Pid::from_child(&child)).map_err(Error::io("look at the supervisor", dir))?;
+    Ok(Waiting { child, supervisor, boot_id, line })
 }
 
 impl Waiting {
     /// Give it its task. After an error nothing runs.
     pub fn launch(self, dir: &Path, launch: &Launch) -> Result<Spawned, Error> {
         make_control(dir).map_err(Error::io("make the control pipe", dir))?;
-        write(dir, LAUNCH, launch).map_err(Error::io("write the launch", dir))?;
-        let pipes = Pipes::new().map_err(Error::io("make the pipes", dir))?;
-        give(&self.line, pipes.each()).map_err(Error::io("reach the supervisor", dir))?;
-        Ok(Spawned { child: self.child, pipes })
+        let (ends, pipes) = pipe::make_both().map_err(Error::io("make the pipes", dir))?;
+        let supervision = Supervision { boot_id: self.boot_id, supervisor: self.supervisor, pipes };
+        write_launch(dir, launch, &supervision).map_err(Error::io("write the launch", dir))?;
+        give(&self.line, ends.each_ref().map(AsFd::as_fd)).map_err(Error::io("reach the supervisor", dir))?;
+        Ok(Spawned { child: self.child, pipes: ends.into() })
     }
 }
 
@@ -167,11 +174,16 @@ fn observe_after_lock(dir: &Path, is_free: bool) -> Result<Observation, Error> {
     if !is_free && !is_known_dead {
         return Ok(started.map_or(Observation::Starting, Observation::Running));
     }
-    match started {
-        Some(started) if !is_this_boot(&started, dir)? => Ok(Observation::Rebooted),
-        Some(started) => Ok(Observation::SupervisorLost(Some(started))),
-        None if has_log(dir)? => Ok(Observation::SupervisorLost(None)),
-        None => Ok(Observation::NotStarted),
+    if started.is_none() && !has_log(dir)? {
+        return Ok(Observation::NotStarted);
+    }
+    let boot = match &started {
+        Some(started) => Some(started.boot_id.clone()),
+        None => supervision(dir)?.map(|supervision| supervision.boot_id),
+    };
+    match boot {
+        Some(boot) if !is_this_boot(&boot, dir)? => Ok(Observation::Rebooted),
+        _ => Ok(Observation::SupervisorLost(started)),
     }
 }
 
@@ -179,8 +191,10 @@ fn observe_after_lock(dir: &Path, is_free: bool) -> Result<Observation, Error> {
 pub fn adopt(dir: &Path) -> Result<Adopted, Error> {
     let observation = observe(dir)?;
     let pipes = match &observation {
-        Observation::Running(started) | Observation::SupervisorLost(Some(started)) => Pipes::reopen(started),
-        _ => None,
+        Observation::Running(started) => Pipes::reopen(dir, Some(started))?,
+        Observation::SupervisorLost(started) => Pipes::reopen(dir, started.as_ref())?,
+        Observation::Starting => Pipes::reopen(dir, None)?,
+        Observation::NotStarted | Observation::Ended(_) | Observation::Rebooted => None,
     };
     Ok(Adopted { observation, pipes })
 }
@@ -320,7 +334,11 @@ fn order(control: &mut File, order: Order) -> io::Result<()> {
     }
 }
 
-fn is_this_boot(started: &Started, dir: &Path) -> Result<bool, Error> {
+fn supervision(dir: &Path) -> Result<Option<Supervision>, Error> {
+    read_supervision(dir).map_err(Error::io("read the launch", dir))
+}
+
+fn is_this_boot(boot: &str, dir: &Path) -> Result<bool, Error> {
     let now = boot_id().map_err(Error::io("read the boot id", dir))?;
-    Ok(is_same_boot(&started.boot_id, &now))
+    Ok(is_same_boot(boot, &now))
 }

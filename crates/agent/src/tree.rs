@@ -284,6 +284,15 @@ impl Tree {
         memory.into_iter().chain(self.devices.as_ref().and_then(DeviceLimit::own_path))
     }
 
+    /// Every process of the tree, also those that have left its cgroup.
+    pub(crate) fn processes(&self, root: Root) -> Vec<Process> {
+        let mut found = self.members(root);
+        if !matches!(self.kill, Kill::Walk) {
+            found.extend(walk::members(&self.task, root));
+        }
+        found.into_iter().map(|stat| stat.process).collect()
+    }
+
     fn members(&self, root: Root) -> Vec<Stat> {
         let pids = match &self.kill {
             Kill::Cgroup2 { path } | Kill::Cgroup1 { path } => cgroup::members(path),

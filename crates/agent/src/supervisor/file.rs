@@ -2,7 +2,7 @@
 //!
 //! | file | written by | says |
 //! | --- | --- | --- |
-//! | `launch.json` | agent, before the start | what to run and how |
+//! | `launch.json` | agent, before the start | what to run and how, which supervisor does so, and through which pipes |
 //! | `processes.json` | supervisor, before the command | what a task with several processes runs |
 //! | `door` | a socket of the supervisor | by which people come into the task |
 //! | `inside.log` | who answers there | its troubles |
@@ -112,6 +112,16 @@ pub struct Launch {
     #[serde(default)]
     pub disk: DiskLimits,
     pub tree: Tree,
+}
+
+/// The supervisor of a launch and the pipes of its task. The agent writes it before anything runs, so that whatever is killed
+/// afterwards, the next agent finds the task's output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supervision {
+    pub boot_id: String,
+    pub supervisor: Process,
+    /// The inode numbers of the pipes behind stdout and stderr, by which they are known again.
+    pub pipes: [u64; 2],
 }
 
 /// One program to run.
@@ -282,6 +292,28 @@ pub(crate) fn write(dir: &Path, name: &str, value: &impl Serialize) -> io::Resul
     fs::rename(&temporary, dir.join(name))
 }
 
+/// Writes `launch.json`.
+pub(crate) fn write_launch(dir: &Path, launch: &Launch, supervision: &Supervision) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Contents<'a> {
+        #[serde(flatten)]
+        launch: &'a Launch,
+        supervision: &'a Supervision,
+    }
+    write(dir, LAUNCH, &Contents { launch, supervision })
+}
+
+/// Returns what `launch.json` says of its supervision; none where an older agent wrote it, or where it is damaged.
+pub(crate) fn read_supervision(dir: &Path) -> io::Result<Option<Supervision>> {
+    #[derive(Deserialize)]
+    struct Contents {
+        #[serde(default)]
+        supervision: Option<Supervision>,
+    }
+    let contents = read_undamaged::<Contents>(dir, LAUNCH)?;
+    Ok(contents.and_then(|contents| contents.supervision))
+}
+
 /// Read a file back; none if it is not there.
 pub(crate) fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Option<T>> {
     #[derive(Deserialize)]
@@ -307,12 +339,17 @@ pub(crate) fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Op
 /// What the supervisor wrote when it began. What is damaged of it is as good as not there: the supervisor's lock says whether it lives, and the log
 /// whether it has begun.
 pub(crate) fn read_started(dir: &Path) -> io::Result<Option<Started>> {
-    match read(dir, STARTED) {
+    read_undamaged(dir, STARTED)
+}
+
+/// Read a file back; none if it is not there or damaged.
+fn read_undamaged<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Option<T>> {
+    match read(dir, name) {
         Err(error) if is_damage(&error) => {
-            tracing::error!(dir = %dir.display(), %error, "{STARTED} is damaged");
+            tracing::error!(dir = %dir.display(), %error, "{name} is damaged");
             Ok(None)
         }
-        started => started,
+        contents => contents,
     }
 }
 

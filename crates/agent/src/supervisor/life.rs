@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use muster_model::task::StopNotice;
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 
 use super::capture::Capture;
@@ -34,6 +35,9 @@ pub(super) struct Life {
     dir: PathBuf,
     launch: Launch,
     watch: Watch,
+    /// The lock on our directory. A child has it until it becomes its program, so that nobody takes the directory for one
+    /// without a supervisor while there is a process in which nothing yet shows that it is the task's.
+    _lock: OwnedFd,
     door: Door,
     /// What `started.json` says, but for the step.
     started: Started,
@@ -95,6 +99,8 @@ impl Life {
             dir: dir.to_owned(),
             door: Door::open(dir, &launch)?,
             watch: Watch::new(capture, Control::open(dir)?, streams)?,
+            // Our stderr, which a child loses earlier, when it gets its own.
+            _lock: fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?,
             pipe_ends: Some(TaskPipeEnds::open()?),
             timeout_at: launch.timeout_ms.filter(|_| launch.elements.is_none()).map(from_now),
             launch,

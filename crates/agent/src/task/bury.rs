@@ -2,7 +2,7 @@
 //! wrote until then is saved.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,16 +30,27 @@ const SAVE: Duration = Duration::from_secs(2);
 pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
     // Held to the end, so that two burials cannot meet.
     let _lock = lock_alone(dir)?;
-    let root = match observe_after_lock(dir, true)? {
+    let (root, started) = match observe_after_lock(dir, true)? {
         Observation::Ended(exit) => return Ok(exit),
         Observation::NotStarted => return Err(Error::NotStarted { dir: dir.to_owned() }),
-        Observation::SupervisorLost(started) => Some(Root::Orphans(started.map(|started| started.task))),
-        Observation::Rebooted | Observation::Starting | Observation::Running(_) => None,
+        Observation::SupervisorLost(started) => {
+            (Some(Root::Orphans(started.as_ref().map(|started| started.task))), started)
+        }
+        Observation::Rebooted | Observation::Starting | Observation::Running(_) => (None, None),
     };
     let launch = read::<Launch>(dir, LAUNCH).map_err(Error::io("read the launch", dir))?;
     // While processes live that hold what is in them.
     let streams = process_stream::reopen(dir).map_err(Error::io("open the streams of processes", dir))?;
     let limits = launch.as_ref().map(|launch| launch.disk.clone()).unwrap_or_default();
+    if let (Some(launch), Some(root)) = (&launch, root) {
+        launch.tree.stop(root);
+    }
+    // Looked for once no process moves its output about or ends.
+    let found = match (pipes, root) {
+        (None, Some(_)) => Pipes::reopen(dir, started.as_ref())?,
+        _ => None,
+    };
+    let pipes = pipes.or(found.as_ref());
     let save = |awaited: Option<Duration>| {
         save_output(dir, pipes, &streams, limits.clone(), awaited).map_err(Error::io("save the output", dir))
     };
@@ -47,7 +58,6 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         (Some(launch), Some(root)) => {
             // What is in the pipes goes with the last process that has them open, and an agent may be killed as well: only
             // what is saved may end.
-            launch.tree.stop(root);
             save(None)?;
             end_tree(launch, root)
         }
@@ -94,35 +104,36 @@ fn save_output(
     awaited: Option<Duration>,
 ) -> io::Result<u64> {
     let log = SegmentDir::new(dir.join(LOG));
-    let held = pipes.map_or([None, None], |pipes| pipes.each().map(Some));
+    let held = pipes.map_or([None, None], Pipes::each);
     let mut capture = Capture::resume(log, held)?;
     capture.limit(limits);
     let deadline = Instant::now() + awaited.unwrap_or(SAVE);
     for (origin, pipe) in streams {
         while Instant::now() < deadline && capture.take(pipe.as_fd(), *origin)? > 0 {}
     }
-    let Some(pipes) = pipes else { return Ok(capture.end()) };
-    let mut open = Stream::ALL.to_vec();
+    let mut open: Vec<(Stream, BorrowedFd<'_>)> =
+        Stream::ALL.into_iter().filter_map(|stream| Some((stream, held[stream.index()]?))).collect();
     while !open.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
         let timeout = Timespec::try_from(awaited.map_or(Duration::ZERO, |_| left)).ok();
-        let fds = open.iter().map(|stream| pipes.each()[stream.index()]);
-        let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut fds: Vec<PollFd<'_>> =
+            open.iter().map(|(_, pipe)| PollFd::from_borrowed_fd(*pipe, PollFlags::IN)).collect();
         poll(&mut fds, timeout.as_ref())?;
-        let ready: Vec<(Stream, PollFlags)> =
-            open.iter().copied().zip(fds.iter().map(PollFd::revents)).collect();
-        if awaited.is_none() && ready.iter().all(|(_, events)| events.is_empty()) {
+        let events: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        if awaited.is_none() && events.iter().all(|events| events.is_empty()) {
             break;
         }
-        for (stream, events) in ready {
-            let taken = capture.take(pipes.each()[stream.index()], stream)?;
-            if taken == 0 && events.contains(PollFlags::HUP) {
-                open.retain(|other| *other != stream);
+        let mut still_open = Vec::new();
+        for ((stream, pipe), events) in open.into_iter().zip(events) {
+            let taken = capture.take(pipe, stream)?;
+            if taken > 0 || !events.contains(PollFlags::HUP) {
+                still_open.push((stream, pipe));
             }
         }
+        open = still_open;
     }
     Ok(capture.end())
 }

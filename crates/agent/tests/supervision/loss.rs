@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use muster_agent::supervisor::{Outcome, Started};
 use muster_agent::task::{self, Error, Observation};
 use muster_agent::tree::Preference;
+use muster_link::message::Elements;
+use muster_model::array::Grant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -116,6 +118,100 @@ fn output_is_saved_through_the_task_if_agent_and_supervisor_die_together() {
     task.assert_gone();
 }
 
+/// Writes when it is told to, and waits.
+const WRITES_WHEN_TOLD: &str =
+    "echo > ready; read line < go; echo kept; echo kept too >&2; echo > wrote; while :; do sleep 1000; done";
+
+/// Kills supervisor and agent together when the task has written into its pipes and nothing was saved of it.
+fn kill_both_before_anything_is_saved(task: &mut Task) {
+    task.wait_file("ready");
+    kill_process(Pid::from_child(&task.child), Signal::STOP).unwrap();
+    fs::write(task.cwd().join("go"), "now\n").unwrap();
+    task.wait_file("wrote");
+    task.pipes = None;
+    task.kill_supervisor();
+}
+
+fn make_fifo(plan: &Plan) {
+    rustix::fs::mkfifoat(rustix::fs::CWD, plan.cwd().join("go"), rustix::fs::Mode::RWXU).unwrap();
+}
+
+#[test]
+fn output_is_saved_if_agent_and_supervisor_die_before_the_start_is_written_down() {
+    for (way, is_adopted) in WAYS.into_iter().flat_map(|way| [(way, true), (way, false)]) {
+        let plan = Plan::script_by(way, WRITES_WHEN_TOLD);
+        make_fifo(&plan);
+        // The supervisor cannot write `started.json`, as if it never came to it.
+        let obstacle = plan.dir().join(".started.json.new");
+        fs::create_dir_all(&obstacle).unwrap();
+        let mut task = plan.start();
+        kill_both_before_anything_is_saved(&mut task);
+        fs::remove_dir(obstacle).unwrap();
+        assert_eq!(task::observe(&task.dir).unwrap(), Observation::SupervisorLost(None));
+        let pipes = if is_adopted { task::adopt(&task.dir).unwrap().pipes } else { None };
+        assert_eq!(pipes.is_some(), is_adopted);
+        task::bury(&task.dir, pipes.as_ref()).unwrap();
+        assert_eq!(task.output(), [b"kept\n".to_vec(), b"kept too\n".to_vec()], "{way:?}");
+        task.assert_gone();
+    }
+}
+
+#[test]
+fn output_of_an_element_is_saved_if_agent_and_supervisor_die_before_its_process_is_written_down() {
+    for way in WAYS {
+        let mut plan = Plan::script_by(way, WRITES_WHEN_TOLD);
+        let grants = vec![Grant { number: 1, places: "0".parse().unwrap(), last: true }];
+        plan.launch.elements = Some(Elements { array: "0".parse().unwrap(), grants });
+        plan.launch.env.insert("MUSTER_OUTPUT_DIR".into(), plan.cwd().join("output").display().to_string());
+        fs::create_dir(plan.cwd().join("output")).unwrap();
+        make_fifo(&plan);
+        let mut task = plan.start();
+        let started = task.wait_started();
+        kill_both_before_anything_is_saved(&mut task);
+        // An element of less than a tenth of a second is nowhere written down.
+        let before = Started { task: started.supervisor, ..started };
+        fs::write(task.dir.join("started.json"), serde_json::to_vec(&before).unwrap()).unwrap();
+        let adopted = task::adopt(&task.dir).unwrap();
+        task::bury(&task.dir, adopted.pipes.as_ref()).unwrap();
+        assert_eq!(task.output(), [b"kept\n".to_vec(), b"kept too\n".to_vec()], "{way:?}");
+        task.assert_gone();
+    }
+}
+
+#[test]
+fn a_task_that_an_earlier_boot_began_is_known_although_its_start_was_not_written_down() {
+    let plan = Plan::script("echo > ready; read line < go");
+    make_fifo(&plan);
+    let mut task = plan.start();
+    task.wait_file("ready");
+    task.wait_started();
+    task.kill_supervisor();
+    let (launch, started) = (task.dir.join("launch.json"), task.dir.join("started.json"));
+    let (launched, begun) = (fs::read_to_string(&launch).unwrap(), fs::read_to_string(&started).unwrap());
+    let mut earlier: serde_json::Value = serde_json::from_str(&launched).unwrap();
+    earlier["supervision"]["boot_id"] = "another".into();
+    fs::remove_file(&started).unwrap();
+    fs::write(&launch, earlier.to_string()).unwrap();
+    assert_eq!(task::observe(&task.dir).unwrap(), Observation::Rebooted);
+    fs::write(launch, launched).unwrap();
+    fs::write(started, begun).unwrap();
+}
+
+#[test]
+fn a_child_that_is_not_its_program_yet_counts_as_a_supervisor() {
+    let mut task = Plan::script("echo > ready; exec sleep 1000").start();
+    task.wait_file("ready");
+    let started = task.wait_started();
+    let locks = |pid: i32| {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        links.filter(|link| *link == task.dir.join("supervisor.log")).count()
+    };
+    // One is its stderr, which a child replaces before it is its program; the other one goes only then.
+    assert_eq!((locks(started.supervisor.pid), locks(started.task.pid)), (2, 0));
+    task.kill_supervisor();
+}
+
 /// Holds nothing but its standard streams, and waits.
 const CLOSES_ALL: &str = "\
 import os, signal
@@ -132,7 +228,7 @@ signal.pause()
 #[test]
 fn what_a_program_wrote_that_closed_its_descriptors_is_saved_while_it_lives() {
     let plan = Plan::program(&["python3", "-c", CLOSES_ALL]);
-    rustix::fs::mkfifoat(rustix::fs::CWD, plan.cwd().join("go"), rustix::fs::Mode::RWXU).unwrap();
+    make_fifo(&plan);
     let mut task = plan.start();
     task.wait_started();
     // From here on its output stays in the pipe.
