@@ -205,7 +205,15 @@ impl Owed {
             cut.push(
                 self,
                 &log,
-                &Output { offset: 0, stream: Stream::Stderr, time_micros, process: None, bytes: text.into() },
+                &Output {
+                    offset: 0,
+                    stream: Stream::Stderr,
+                    time_micros,
+                    process: None,
+                    bytes: text.into(),
+                    before: 0,
+                    after: 0,
+                },
             );
         }
         let mut reader = Reader::new(log.clone(), from);

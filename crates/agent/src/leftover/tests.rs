@@ -58,7 +58,15 @@ fn write_log(owed: &mut Owed, records: impl Iterator<Item = Vec<u8>>) {
         cut.push(
             owed,
             &log,
-            &Output { offset: 0, stream: Stream::Stdout, time_micros: 1, process: None, bytes },
+            &Output {
+                offset: 0,
+                stream: Stream::Stdout,
+                time_micros: 1,
+                process: None,
+                bytes,
+                before: 0,
+                after: 0,
+            },
         );
     }
     let (entries, end) = cut.finish(owed, &log);

@@ -362,6 +362,63 @@ fn a_flood_loses_nothing_bounds_the_server_and_delays_no_other_job() {
     assert!(peak < MOST_SERVER_MEMORY_KB, "the server used {peak} kB");
 }
 
+/// How many follow a flood, and how many of them stop reading.
+const FOLLOWERS: usize = 30;
+const STOPPED: usize = 10;
+/// Held for each of those who stopped, it would be three times what is allowed for all.
+const FOLLOWED_BYTES: usize = 16 << 20;
+/// What the server may need for a follower, whether it reads or not, and for the rest of its work meanwhile.
+const MOST_OF_FOLLOWER_KB: u64 = 1 << 10;
+const MOST_OF_REST_KB: u64 = 16 << 10;
+
+#[test]
+fn followers_who_stop_reading_cost_the_server_no_more_than_their_pieces() {
+    let home = home();
+    let flood = format!("{}; seq 1 99999999 | head -c {FOLLOWED_BYTES}; echo; echo the end", until("go"));
+    let id = home.submit(&["--", "sh", "-c", &flood]);
+    home.wait_for_state(&id, "running");
+    let server = home.server_pid();
+    let follow = || {
+        let mut connection = home.door().connect().unwrap();
+        let request = format!("GET /api/v1/jobs/{id}/logs?follow=true HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut head = [0; 12];
+        connection.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        connection
+    };
+    let mut stopped: Vec<_> = (0..STOPPED).map(|_| follow()).collect();
+    let reading: Vec<_> = (STOPPED..FOLLOWERS).map(|_| follow()).collect();
+    let before = peak_memory_kb(server).unwrap();
+    std::thread::scope(|scope| {
+        for connection in reading {
+            scope.spawn(move || read_to_end_of_job(connection));
+        }
+        home.touch("go");
+    });
+    let grown = peak_memory_kb(server).unwrap() - before;
+    // Those who go on then miss nothing.
+    stopped.drain(..).for_each(read_to_end_of_job);
+    let most = FOLLOWERS as u64 * MOST_OF_FOLLOWER_KB + MOST_OF_REST_KB;
+    println!("{FOLLOWERS} followers cost {grown} kB of at most {most} kB");
+    assert!(grown < most, "{FOLLOWERS} followers cost the server {grown} kB");
+    assert_eq!(home.server_pid(), server);
+}
+
+/// Reads a stream of events up to the one that says that the job is over, after all of its output.
+fn read_to_end_of_job(mut connection: Box<dyn muster_testkit::http::Connection>) {
+    let (mut buffer, mut last) = (vec![0; 256 << 10], Vec::new());
+    let mut count = 0;
+    while !last.windows(10).any(|part| part == b"event: end") {
+        let read = connection.read(&mut buffer).expect("the server sends on");
+        assert!(read > 0, "the server ended the stream after {count} bytes");
+        count += read;
+        last.extend_from_slice(&buffer[..read]);
+        last.drain(..last.len().saturating_sub(4096));
+    }
+    assert!(count > FOLLOWED_BYTES && String::from_utf8_lossy(&last).contains("the end"));
+}
+
 /// Whether a command prints exactly what a shell line does, compared as it comes.
 fn compare(home: &Home, words: &[&str], line: &str) -> bool {
     let mut shown = home.command(words).stdout(Stdio::piped()).spawn().expect("the binary starts");

@@ -19,6 +19,10 @@ pub struct Reader {
     /// Bytes of the segment from `offset` on, of which the first `taken` were already given out.
     window: Vec<u8>,
     taken: usize,
+    /// The longest part of a record that is given out at once.
+    longest_part: usize,
+    /// How many bytes of the record at `offset` were given out in parts.
+    given: usize,
     /// The element whose end is the end of what is read.
     element: Option<u32>,
     is_over: bool,
@@ -43,7 +47,24 @@ impl Reader {
     /// A reader from `offset`, where a record must begin (see `SegmentDir::align` for offsets from outside). If the
     /// segments there are gone already, it begins with the oldest record there is.
     pub fn new(dir: SegmentDir, offset: u64) -> Reader {
-        Reader { dir, offset, segment: None, window: Vec::new(), taken: 0, element: None, is_over: false }
+        Reader {
+            dir,
+            offset,
+            segment: None,
+            window: Vec::new(),
+            taken: 0,
+            longest_part: usize::MAX,
+            given: 0,
+            element: None,
+            is_over: false,
+        }
+    }
+
+    /// Give long records in parts of at most so many bytes, which end with a line or at least with a whole character. Shorter
+    /// than what is read ahead in any case, a part is no shorter than that.
+    #[must_use]
+    pub fn in_parts(self, longest: usize) -> Reader {
+        Reader { longest_part: longest.max(Reader::READ_AHEAD), ..self }
     }
 
     /// Read up to the mark that says that this element has ended, and no further.
@@ -62,7 +83,7 @@ impl Reader {
         self.offset
     }
 
-    /// The next whole record of output, or none yet. After an error about corruption the reader stays where it is.
+    /// The next whole record of output or the next part of it, or none yet. After an error about corruption the reader stays where it is.
     pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
         loop {
             if self.is_over {
@@ -103,19 +124,25 @@ impl Reader {
             self.clear_window();
             return Err(Error::Corrupt { offset: self.offset });
         };
-        let at = self.offset;
-        let Some(bytes) = self.take_body(header.length as usize)? else { return Ok(None) };
-        self.offset += header.record_bytes();
+        let (at, before, length) = (self.offset, self.given, header.length as usize);
+        let Some(bytes) = self.take_body(length)? else { return Ok(None) };
+        let after = length - before - bytes.len();
+        self.given = 0;
+        if after > 0 {
+            self.given = before + bytes.len();
+        } else {
+            self.offset += header.record_bytes();
+        }
         if header.is_mark {
             let is_end = |element| matches!(serde_json::from_slice(&bytes), Ok(Mark::Ended { element: ended, .. }) if ended == element);
             self.is_over = self.element.is_some_and(is_end);
             return Ok(Some(Taken::Mark));
         }
         let Header { stream, time_micros, process, .. } = header;
-        Ok(Some(Taken::Output(Record { offset: at, stream, time_micros, process, bytes })))
+        Ok(Some(Taken::Output(Record { offset: at, stream, time_micros, process, bytes, before, after })))
     }
 
-    /// Gives out what follows the header at `offset`, if the segment has all of it.
+    /// Gives out what follows the header at `offset`, or the next part of it, if the segment has all of it.
     fn take_body(&mut self, length: usize) -> Result<Option<Vec<u8>>, Error> {
         let whole = Header::BYTES + length;
         if whole <= Reader::READ_AHEAD {
@@ -128,17 +155,29 @@ impl Reader {
         }
         // A long one is read to where it stays. Through the window, a reader that waits would keep room for two of them.
         let Some(segment) = &self.segment else { return Ok(None) };
-        let begun = &self.window[self.taken + Header::BYTES..];
-        let known = begun.len().min(length);
-        let mut bytes = vec![0; length];
-        bytes[..known].copy_from_slice(&begun[..known]);
-        let at = self.offset - segment.start + (Header::BYTES + known) as u64;
-        let read = read_full(&segment.file, &mut bytes[known..], at);
-        let read = read.map_err(Error::io(&self.dir.segment_path(segment.start)))?;
-        if known + read < length {
-            return Ok(None);
+        let path = self.dir.segment_path(segment.start);
+        let io_error = Error::io(&path);
+        let body = self.offset - segment.start + Header::BYTES as u64;
+        // Its writer may still take back a record that is not whole, of which nothing is given out therefore.
+        if self.given == 0 {
+            match segment.file.metadata() {
+                Ok(file) if file.len() < body + length as u64 => return Ok(None),
+                Ok(_) => {}
+                Err(error) => return Err(io_error(error)),
+            }
         }
-        self.clear_window();
+        let rest = length - self.given;
+        let mut bytes = vec![0; rest.min(self.longest_part)];
+        match read_full(&segment.file, &mut bytes, body + self.given as u64) {
+            Ok(read) if read < bytes.len() => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(io_error(error)),
+        }
+        if bytes.len() < rest {
+            bytes.truncate(part_length(&bytes));
+        } else {
+            self.clear_window();
+        }
         Ok(Some(bytes))
     }
 
@@ -180,4 +219,17 @@ impl Reader {
         self.window.shrink_to(Reader::READ_AHEAD);
         self.taken = 0;
     }
+}
+
+/// How much of these bytes ends with a line, or else with a whole character.
+fn part_length(bytes: &[u8]) -> usize {
+    if let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') {
+        return end + 1;
+    }
+    let is_inside_character = |byte: &u8| byte & 0xc0 == 0x80;
+    // A character has at most four bytes. What is not text is cut anywhere.
+    let last = bytes.iter().rev().take(4).position(|byte| !is_inside_character(byte));
+    let Some(last) = last.map(|back| bytes.len() - 1 - back) else { return bytes.len() };
+    let is_whole = std::str::from_utf8(&bytes[last..]).is_ok();
+    if is_whole || last == 0 { bytes.len() } else { last }
 }

@@ -94,7 +94,7 @@ impl Header {
     }
 }
 
-/// A whole record, read back.
+/// A whole record, read back; or a part of one, if its reader gives parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Where it begins.
@@ -104,11 +104,14 @@ pub struct Record {
     /// The number in the task of the process that wrote it, where that is known.
     pub process: Option<u8>,
     pub bytes: Vec<u8>,
+    /// How many bytes of the record come before these in earlier parts, and how many come after them in later ones.
+    pub before: usize,
+    pub after: usize,
 }
 
 impl Record {
     /// Where the next record begins: what a reader that resumes later starts from.
     pub fn end(&self) -> u64 {
-        self.offset + Header::BYTES as u64 + self.bytes.len() as u64
+        self.offset + (Header::BYTES + self.before + self.bytes.len() + self.after) as u64
     }
 }

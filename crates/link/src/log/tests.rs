@@ -48,9 +48,10 @@ impl Log {
         let time_micros = 1_700_000_000_000_000 + self.end;
         let process = u8::try_from(self.end % 128).ok().filter(|process| *process < Header::MOST_PROCESSES);
         let header = Header { length: bytes.len() as u32, stream, time_micros, is_mark: false, process };
-        let record = Record { offset: self.end, stream, time_micros, process, bytes: bytes.to_vec() };
+        let bytes = bytes.to_vec();
+        let record = Record { offset: self.end, stream, time_micros, process, bytes, before: 0, after: 0 };
         self.raw(&header.encode());
-        self.raw(bytes);
+        self.raw(&record.bytes);
         self.end = record.end();
         self.records.push(record);
     }
@@ -475,4 +476,47 @@ fn marks_are_found_between_the_output_and_never_among_it() {
     assert_eq!(reader.offset(), end);
     let tail = dir.tail(1).unwrap();
     assert_eq!(Reader::new(dir.clone(), tail.offset).next_record().unwrap().unwrap().bytes, b"two\n");
+}
+
+#[test]
+fn a_long_record_is_given_in_parts_that_end_with_a_line_or_a_character() {
+    let lines: String = (0..20_000).map(|number| format!("line {number}\n")).collect();
+    let endless = "\u{20ac}".repeat(70_000);
+    let binary = vec![0x80; 150_000];
+    for bytes in [lines.as_bytes(), endless.as_bytes(), &binary] {
+        let mut log = Log::of(&[], 1 << 20);
+        for (stream, bytes) in
+            [(Stream::Stderr, &b"before"[..]), (Stream::Stdout, bytes), (Stream::Stdout, b"after")]
+        {
+            log.write(stream, bytes);
+        }
+        let mut reader = log.reader().in_parts(1);
+        let parts = rest(&mut reader);
+        assert!(parts.len() > 3 && parts.iter().all(|part| part.bytes.len() <= 64 << 10));
+        let long = parts.iter().filter(|part| part.offset == log.records[1].offset);
+        let mut joined = Vec::new();
+        for part in long {
+            assert_eq!((part.before, part.end()), (joined.len(), log.records[1].end()));
+            joined.extend_from_slice(&part.bytes);
+            assert_eq!(part.after, bytes.len() - joined.len());
+            let is_text = std::str::from_utf8(bytes).is_ok();
+            assert!(!is_text || std::str::from_utf8(&part.bytes).is_ok());
+            assert!(!bytes.contains(&b'\n') || part.bytes.ends_with(b"\n"));
+        }
+        assert_eq!(joined, bytes);
+        assert_eq!(parts.last(), log.records.last());
+    }
+}
+
+#[test]
+fn nothing_of_a_long_record_is_given_before_all_of_it_is_there() {
+    let mut log = Log::of(&[], 1 << 20);
+    log.write(Stream::Stdout, &[b'x'; 200_000]);
+    let path = log.dir.segment_path(0);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..150_000]).unwrap();
+    let mut reader = log.reader().in_parts(1);
+    assert_eq!(rest(&mut reader), []);
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(rest(&mut reader).iter().map(|part| part.bytes.len()).sum::<usize>(), 200_000);
 }

@@ -106,10 +106,12 @@ impl Lines {
         Self { rank, grep, seen: [0; 2], open: Default::default(), hidden: 0 }
     }
 
-    /// Takes a record, of which the first bytes are none of our business.
+    /// Takes a record or a part of one, of which the first bytes are none of our business.
     pub fn push(&mut self, record: &Record, dropped: usize, out: &mut Vec<Piece>) {
-        let here = Place { offset: record.offset, seen: self.seen };
+        let mut here = Place { offset: record.offset, seen: self.seen };
         let stream = record.stream.index();
+        // A place is the beginning of a record.
+        here.seen[stream] -= record.before as u64;
         let begins = self.seen[stream];
         self.seen[stream] += record.bytes.len() as u64;
         let mut from = dropped;
@@ -196,7 +198,8 @@ impl Lines {
             (open.time_micros, open.process) = (record.time_micros, record.process);
         }
         open.bytes.extend_from_slice(rest);
-        if open.bytes.len() >= MAX_LINE {
+        // A record has the rest of its line, or has none.
+        if open.bytes.len() >= MAX_LINE && record.after == 0 {
             let mut open = std::mem::take(open);
             if self.takes(&open.bytes) {
                 let (next, skip) = self.progress(record, here, record.bytes.len());
@@ -212,12 +215,12 @@ impl Lines {
     fn progress(&self, record: &Record, here: Place, done: usize) -> (u64, Option<[u64; 2]>) {
         let (stream, other) = (record.stream.index(), 1 - record.stream.index());
         let waiting = Some(&self.open[other]).filter(|open| !open.bytes.is_empty());
-        if waiting.is_none() && done == record.bytes.len() {
+        if waiting.is_none() && done == record.bytes.len() && record.after == 0 {
             return (record.end(), None);
         }
         let place = waiting.map_or(here, |open| open.place);
         let mut skip = [0; 2];
-        skip[stream] = here.seen[stream] + done as u64 - place.seen[stream];
+        skip[stream] = here.seen[stream] + (record.before + done) as u64 - place.seen[stream];
         skip[other] = waiting.map_or(here.seen[other], |open| open.begins) - place.seen[other];
         (place.offset, Some(skip))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use memchr::{memchr2, memrchr};
+use memchr::memchr2;
 use muster_link::log::{self, Header, Reader, Record, SegmentDir, Stream, Sum, Tail};
 use muster_model::TaskId;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ const STEP: usize = 256 * 1024;
 /// The same where most of it is thrown away.
 const SCAN: usize = 4 << 20;
 
-/// The longest piece of output.
+/// The longest piece of output. A task may write it in one record of a megabyte.
 const PART: usize = 64 << 10;
 
 /// What of each log is wanted.
@@ -236,7 +236,7 @@ impl Source {
                 && let Some(record) = count.source.next_record()?
             {
                 read += record.bytes.len() + std::mem::take(&mut count.source.checked.read);
-                count.source.take(&record, &mut none);
+                count.source.take(record, &mut none);
                 continue;
             }
             count.source.finish(&mut none);
@@ -250,7 +250,7 @@ impl Source {
         Ok(false)
     }
 
-    fn take(&mut self, record: &Record, out: &mut Vec<Piece>) {
+    fn take(&mut self, record: Record, out: &mut Vec<Piece>) {
         let (stream, length) = (record.stream, record.bytes.len());
         if self.selection.until.is_some_and(|until| record.time_micros > until) {
             self.is_past = true;
@@ -261,10 +261,10 @@ impl Source {
         }
         let shown = out.len();
         let kept = self.tail.as_mut().map_or(length, |tail| tail.trim(stream, &record.bytes).len());
-        let dropped = self.too_early(record, length - kept);
+        let dropped = self.too_early(&record, length - kept);
         match &mut self.lines {
-            Some(lines) => lines.push(record, dropped, out),
-            None => out.extend(parts(self.rank, record, dropped)),
+            Some(lines) => lines.push(&record, dropped, out),
+            None => out.extend(piece(self.rank, record, dropped)),
         }
         if let Some(first) =
             out.get_mut(shown..).and_then(|new| new.iter_mut().find(|it| it.stream == stream))
@@ -301,40 +301,21 @@ impl Source {
     }
 }
 
-/// What of a record is shown, in pieces of a bounded length: each is sent, and held for a reader who does not read, in a few copies. A reader
-/// goes on from any of them.
-fn parts(rank: u32, record: &Record, dropped: usize) -> impl Iterator<Item = Piece> {
-    let Record { stream, time_micros, process, .. } = *record;
-    let mut from = dropped;
-    std::iter::from_fn(move || {
-        let rest = &record.bytes[from..];
-        if rest.is_empty() {
-            return None;
-        }
-        let bytes = rest[..part_length(rest)].to_vec();
-        from += bytes.len();
-        let is_last = from == record.bytes.len();
-        let mut skip = [0; 2];
-        skip[stream.index()] = from as u64;
-        let (next, skip) = if is_last { (record.end(), None) } else { (record.offset, Some(skip)) };
-        Some(Piece { rank, process, stream, time_micros, bytes, next, skip, is_cut: false })
-    })
-}
-
-/// Up to the end of a line where there is one, and of a character otherwise.
-fn part_length(bytes: &[u8]) -> usize {
-    if bytes.len() <= PART {
-        return bytes.len();
-    }
-    let is_inside_character = |at: &usize| bytes[*at] & 0xc0 == 0x80;
-    memrchr(b'\n', &bytes[..PART]).map_or_else(
-        || (PART - 3..=PART).rev().find(|at| !is_inside_character(at)).unwrap_or(PART),
-        |end| end + 1,
-    )
+/// What of a record is shown. A reader goes on from any piece, also within a record.
+fn piece(rank: u32, record: Record, dropped: usize) -> Option<Piece> {
+    let Record { offset, stream, time_micros, process, before, after, .. } = record;
+    let mut skip = [0; 2];
+    skip[stream.index()] = (before + record.bytes.len()) as u64;
+    let (next, skip) = if after == 0 { (record.end(), None) } else { (offset, Some(skip)) };
+    let mut bytes = record.bytes;
+    bytes.drain(..dropped);
+    let piece = Piece { rank, process, stream, time_micros, bytes, next, skip, is_cut: false };
+    (!piece.bytes.is_empty()).then_some(piece)
 }
 
 fn reader(dir: &SegmentDir, offset: u64, selection: &Selection) -> Reader {
-    let reader = Reader::new(dir.clone(), offset);
+    // Each is held in a few copies for a reader who does not read.
+    let reader = Reader::new(dir.clone(), offset).in_parts(PART);
     match selection.element {
         Some((_, index)) => reader.until_end_of(index),
         None => reader,
@@ -399,8 +380,8 @@ pub(super) fn read_on(sources: &mut [Source]) -> io::Result<Step> {
         let Some(source) = oldest else { break };
         let Some(record) = source.pending.take() else { break };
         let before = step.pieces.len();
-        source.take(&record, &mut step.pieces);
         read += record.bytes.len();
+        source.take(record, &mut step.pieces);
         shown += step.pieces[before..].iter().map(|piece| piece.bytes.len()).sum::<usize>();
         step.is_news = true;
     }
