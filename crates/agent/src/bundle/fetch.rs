@@ -13,6 +13,7 @@ use muster_link::session::Stream;
 use muster_model::bundle::{Chunk, Manifest};
 use muster_model::{BundleId, ChunkId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use crate::bulk::Bulk;
 use crate::disk;
@@ -24,6 +25,8 @@ const MAX_MANIFEST: u64 = 256 << 20;
 /// A server that is there and yet does not give something is asked this often: it may just have been restarted.
 const REFUSALS: u32 = 5;
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
+/// How long the server may look at chunks: it reads a gigabyte at most.
+const INSPECTION: Duration = Duration::from_secs(10);
 
 /// Why something cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +96,7 @@ pub(super) async fn listing(bulk: &Bulk, manifest: &Manifest) -> Result<Vec<u8>,
         return Err(Error::LongListing.into());
     }
     let whole = Whole { chunks: manifest.listing.clone(), taken: 0, bytes: Vec::new() };
-    Ok(fetch(bulk, whole).await?.bytes)
+    Ok(fetch_before(bulk, whole, &manifest.content).await?.bytes)
 }
 
 /// Chunks put together in memory.
@@ -119,8 +122,14 @@ impl Sink for Whole {
 
 /// Gives a sink all it lacks. Waits for a server as long as it takes: the caller drops this future when nobody wants
 /// the bundle any more.
-pub(super) async fn fetch<S: Sink>(bulk: &Bulk, mut sink: S) -> Result<S, S::Error> {
+pub(super) async fn fetch<S: Sink>(bulk: &Bulk, sink: S) -> Result<S, S::Error> {
+    fetch_before(bulk, sink, &[]).await
+}
+
+/// The same before others, which the server looks at as well if one is damaged or gone.
+async fn fetch_before<S: Sink>(bulk: &Bulk, mut sink: S, later: &[Chunk]) -> Result<S, S::Error> {
     let mut patience = Patience::default();
+    let mut is_inspected = false;
     while let Some(wanted) = sink.missing().first().map(|chunk| chunk.id.clone()) {
         let (connection, stream) = bulk.open().await;
         let before = sink.missing().len();
@@ -129,7 +138,12 @@ pub(super) async fn fetch<S: Sink>(bulk: &Bulk, mut sink: S) -> Result<S, S::Err
         let Err(Trouble { damaged, source }) = received else { continue };
         if let Some(chunk) = damaged {
             tracing::warn!(chunk = %chunk, "the server gave a chunk that is not what its name says");
-            complain(bulk, sink.missing()).await;
+        }
+        // What the server itself found damaged, it has removed, and does not have.
+        if !is_inspected && matches!(source.kind(), ErrorKind::InvalidData | ErrorKind::NotFound) {
+            let chunks = sink.missing().iter().chain(later).take(MAX_CHUNKS);
+            let chunks = chunks.map(|chunk| chunk.id.clone()).collect();
+            is_inspected = have_inspected(bulk, chunks).await;
         }
         if sink.missing().len() < before {
             patience = Patience::default();
@@ -176,15 +190,18 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Tells the server what is damaged on its side, or may be: where one chunk is, others are, and all of them are to be found now and not one with
-/// each job. The server need not hear it: it will be told again.
-async fn complain(bulk: &Bulk, missing: &[Chunk]) {
-    let chunks = missing.iter().take(MAX_CHUNKS).map(|chunk| chunk.id.clone()).collect();
+/// Has the server look at chunks that are damaged on its side, or may be: where one is, others are, and all of them are to be found now and
+/// not one with each job. Whoever submits the code again is then told of all that is missing. Whether the server has done so; if not, it is
+/// asked again.
+async fn have_inspected(bulk: &Bulk, chunks: Vec<ChunkId>) -> bool {
     let (_, mut stream) = bulk.open().await;
-    let header = StreamHeader::Damaged { chunks };
-    if control::send(&mut stream, &header).await.is_ok() {
-        let _ = stream.shutdown().await;
-    }
+    let inspection = async {
+        control::send(&mut stream, &StreamHeader::Damaged { chunks }).await?;
+        stream.shutdown().await?;
+        // It answers nothing, and closes the stream when it is done.
+        stream.read(&mut [0]).await
+    };
+    timeout(INSPECTION, inspection).await.is_ok_and(|ended| ended.is_ok())
 }
 
 /// Takes what one stream brings.

@@ -1,5 +1,6 @@
 //! The files of tasks: bundles fetched, unpacked, shared and copied.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use muster_bundle::chunk;
 use muster_bundle::listing::{self, Entry};
 use muster_link::message::ToAgent;
-use muster_model::{BundleId, Reason};
+use muster_model::{BundleId, ChunkId, Reason};
 
 use crate::node::{Node, directory, eventually, file, launch, link, prepare_with, task};
 
@@ -162,6 +163,16 @@ async fn a_bundle_that_cannot_be_had_or_trusted_fails_in_words() {
     node.server.send(with_bundle(2, &bundle)).await;
     assert!(failure(&node, 2).await.contains("another digest"));
     assert!(node.server.state().damaged.contains(&manifest.content[2].id));
+    // So are all others, also where the listing is damaged or gone already, and nothing else was asked for.
+    let all: HashSet<ChunkId> =
+        manifest.listing.iter().chain(&manifest.content).map(|chunk| chunk.id.clone()).collect();
+    for (rank, wrong) in [(7, chunk::Encoder::default().encode(b"no listing")), (8, Vec::new())] {
+        node.server.state().damaged.clear();
+        node.server.state().chunks.insert(manifest.listing[0].id.clone(), wrong);
+        node.server.send(with_bundle(rank, &bundle)).await;
+        failure(&node, rank).await;
+        assert_eq!(node.server.state().damaged, all);
+    }
     // The list is not what the name says.
     let (bundle, _) = node.bundle(&code(&data), 100_000);
     node.server.state().manifests.insert(bundle.clone(), "muster bundle 1\n".into());
