@@ -31,7 +31,7 @@ check: ## Formatting, lints, unit tests, architecture, generated files. Minutes.
 test: ## Everything: check, licences and bans, end-to-end tests, the demo. What CI runs.
 	@scripts/test.sh
 
-chaos: ## Random kills, freezes and restarts under real jobs: RUNS of them, the first from SEED; KILLS=200 of the agent in arrays.
+chaos: ## Random kills, freezes, restarts and damage under real jobs: RUNS of them, the first from SEED; KILLS=200 of the agent in arrays.
 	@SEED="$(SEED)" RUNS="$(RUNS)" KILLS="$(KILLS)" scripts/chaos.sh
 
 bench: ## Measure the promised figures beside other tools, on an idle machine; ONLY=name for one. Writes bench/RESULTS.md.

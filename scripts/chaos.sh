@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random kills, freezes and restarts of server, agent, supervisors and clients while jobs run, and what must hold afterwards:
+# Random kills, freezes and restarts of server, agent, supervisors and clients while jobs run, damage to their files, and what must hold afterwards:
 # crates/app/tests/e2e/chaos.rs. SEED is the first seed (1), RUNS how many follow each other (20). Each run takes some ten seconds.
 # With KILLS=200 the agent is then killed so often in the middle of arrays, which takes some ten minutes.
 set -euo pipefail

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use muster_testkit::{DEADLINE, Home, wait_for};
 use serde_json::Value;
 
+use super::damage;
 use super::plan::{PlannedJob, Role, Step, Work};
 use super::run::{ChaosRun, EndedCommand};
 use crate::attempts;
@@ -57,6 +58,7 @@ pub(super) fn check(run: &mut ChaosRun) {
     }
     settled.check_lost_attempts();
     settled.check_nothing_is_left();
+    damage::check_last(&run.home, run.plan.seed, run.plan.last_damage);
 }
 
 /// Ends what does not end by itself, and waits for all of it.
@@ -179,7 +181,10 @@ impl SettledRun<'_> {
         let err = command.finished.err();
         let has_failed = !command.finished.status.success();
         let is_full = err.contains("is full") || err.contains("No space left on device");
-        let is_refused = has_failed && (was_full && is_full || err.contains("(SIGKILL)"));
+        let was_damaged =
+            self.run.plan.steps.iter().any(|step| matches!(step.step, Step::DamageDatabase(..)));
+        let is_damaged = was_damaged && damage::is_said_of_database(&err);
+        let is_refused = has_failed && (was_full && is_full || is_damaged || err.contains("(SIGKILL)"));
         let is_missing = |job: usize| {
             let mut commands = self.commands.iter();
             commands.any(|other| other.step == Step::Submit(job) && self.is_excused(other))
@@ -321,6 +326,7 @@ impl SettledRun<'_> {
         for attempt in all.iter().rev().skip(1) {
             let is_expected = match attempt["reason"]["code"].as_str() {
                 Some("supervisor_lost") => true,
+                Some("record_damaged") => self.run.faults.by_kind.contains_key("damaged Record"),
                 Some("exit_code") => matches!(job.work, Work::FailsFirst { .. }),
                 Some("suspended") => job.work == Work::Waits,
                 _ => false,
@@ -394,6 +400,10 @@ impl SettledRun<'_> {
             all.filter(|attempt| attempt["reason"]["code"] == "supervisor_lost").collect();
         let killed = self.run.faults.killed_of(Role::Supervisor);
         assert!(lost.len() as u64 <= killed, "{killed} supervisors were killed, and lost were {lost:#?}");
+        let all = self.jobs.values().filter(|job| job["elements"].is_null()).flat_map(attempts);
+        let stopped = all.filter(|attempt| attempt["reason"]["code"] == "record_damaged").count() as u64;
+        let damaged = self.run.faults.by_kind.get("damaged Record").copied().unwrap_or_default();
+        assert!(stopped <= damaged, "{damaged} records were damaged, and {stopped} attempts stopped for it");
     }
 
     fn check_nothing_is_left(&self) {

@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub seed: u64,
     pub jobs: Vec<PlannedJob>,
     pub steps: Vec<PlannedStep>,
+    /// What is damaged once all has ended.
+    pub last_damage: LastDamage,
 }
 
 /// A job, and what must become of it.
@@ -93,6 +95,39 @@ pub(super) enum Step {
     SetClock(i64),
     /// The disk of the server's data is full for so many milliseconds.
     FillDisk(u64),
+    /// The server is killed, and its database is damaged for so many milliseconds.
+    DamageDatabase(DatabaseDamage, u64),
+    /// The agent is killed, and a file of a task on its node is damaged.
+    DamageTask(TaskFile, usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DatabaseDamage {
+    Missing,
+    Empty,
+    /// Its log, with changes that were acknowledged, is cut in half.
+    CutLog,
+}
+
+/// A file that agent and supervisor keep of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TaskFile {
+    /// Its task is stopped, which costs the job an attempt.
+    Record,
+    /// That the task has started, which costs nothing.
+    Started,
+}
+
+/// Damage to what the server keeps of a job, each said when somebody wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastDamage {
+    /// A byte of a log is another.
+    FlippedLog,
+    /// A log is cut in half.
+    CutLog,
+    MissingLog,
+    /// Chunks of a job's code.
+    Code,
 }
 
 /// A process, found when its moment has come.
@@ -130,7 +165,7 @@ impl fmt::Display for Plan {
         for PlannedStep { at_ms, step } in &self.steps {
             writeln!(f, "  {at_ms:>5} ms  {step:?}")?;
         }
-        Ok(())
+        writeln!(f, "    at last  {:?}", self.last_damage)
     }
 }
 
@@ -145,9 +180,13 @@ impl Plan {
         }
         // From numbers of their own, so that they leave the rest of the plan as it is.
         plan_upheavals(&mut Random(!seed), &mut steps);
+        let mut random = Random(seed.rotate_left(32));
+        plan_damage(&mut random, &mut steps);
+        let kinds = [LastDamage::FlippedLog, LastDamage::CutLog, LastDamage::MissingLog, LastDamage::Code];
+        let last_damage = kinds[random.below(kinds.len() as u64) as usize];
         // Stable: what is planned for one moment is done in the order in which it was planned.
         steps.sort_by_key(|step| step.at_ms);
-        Self { seed, jobs, steps }
+        Self { seed, jobs, steps, last_damage }
     }
 
     /// Whether a later step needs the job, so that its submission must not be killed.
@@ -163,7 +202,9 @@ impl Plan {
             | Step::Freeze(..)
             | Step::ChangeBuild
             | Step::SetClock(_)
-            | Step::FillDisk(_) => false,
+            | Step::FillDisk(_)
+            | Step::DamageDatabase(..)
+            | Step::DamageTask(..) => false,
         };
         self.steps.iter().any(is_named)
             || self.jobs.iter().any(|other| other.after == Some(self.jobs[job].name))
@@ -286,6 +327,25 @@ fn plan_upheavals(random: &mut Random, steps: &mut Vec<PlannedStep>) {
     }
 }
 
+/// Files that a disk has changed or lost.
+fn plan_damage(random: &mut Random, steps: &mut Vec<PlannedStep>) {
+    let mut add = |at_ms, step| steps.push(PlannedStep { at_ms, step });
+    if random.below(3) == 0 {
+        let kinds = [DatabaseDamage::Missing, DatabaseDamage::Empty, DatabaseDamage::CutLog];
+        let kind = kinds[random.below(3) as usize];
+        let at_ms = 200 + random.below(SPAN_MS);
+        let damaged_ms = 50 + random.below(LONGEST_ABSENCE_MS);
+        add(at_ms, Step::DamageDatabase(kind, damaged_ms));
+        // Meets the damage, or starts the server after it.
+        add(at_ms + random.below(2 * damaged_ms), Step::StartServer);
+    }
+    if random.below(3) == 0 {
+        let file = [TaskFile::Record, TaskFile::Started][random.below(2) as usize];
+        let pick = random.below(1 << 16) as usize;
+        add(400 + random.below(SPAN_MS - 400), Step::DamageTask(file, pick));
+    }
+}
+
 fn victim(random: &mut Random, role: Role) -> Victim {
     Victim { role, pick: random.below(1 << 16) as usize }
 }
@@ -341,10 +401,16 @@ mod tests {
                 Step::ChangeBuild => Some("change build".into()),
                 Step::SetClock(seconds) => Some(format!("clock {seconds}")),
                 Step::FillDisk(_) => Some("full disk".into()),
+                Step::DamageDatabase(kind, _) => Some(format!("damaged database {kind:?}")),
+                Step::DamageTask(file, _) => Some(format!("damaged {file:?}")),
                 _ => None,
             })
             .collect();
-        // Four roles alone, five pairs, four roles frozen, a server that is stopped as it should be, another build, a full disk.
-        assert_eq!(kinds.len(), 16 + CLOCKS_S.len(), "{kinds:?}");
+        // Four roles alone, five pairs, four roles frozen, a server that is stopped as it should be, another build, a full disk,
+        // a database that is damaged in three ways, two files of tasks.
+        assert_eq!(kinds.len(), 21 + CLOCKS_S.len(), "{kinds:?}");
+        for kind in [LastDamage::FlippedLog, LastDamage::CutLog, LastDamage::MissingLog, LastDamage::Code] {
+            assert!((0..300).any(|seed| Plan::of_seed(seed).last_damage == kind), "{kind:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use muster_testkit::{
 use rustix::process::Signal;
 use serde_json::json;
 
+use super::damage::{DamagedDatabase, damage_task};
 use super::plan::{Plan, PlannedJob, Role, Step, Victim, Work};
 use crate::disk::SmallDisk;
 use crate::home;
@@ -39,6 +40,7 @@ pub(super) struct ChaosRun {
     is_first_build: bool,
     disk: Option<SmallDisk>,
     room_at: Option<Instant>,
+    damaged_database: Option<DamagedDatabase>,
 }
 
 /// How often each kind of fault was met, and how many processes were killed.
@@ -120,6 +122,7 @@ impl ChaosRun {
             is_first_build: true,
             disk,
             room_at: None,
+            damaged_database: None,
         }
     }
 
@@ -132,7 +135,8 @@ impl ChaosRun {
             self.take(planned.step);
         }
         let thaws = self.frozen.iter().map(|frozen| frozen.thawed_at);
-        let at = thaws.chain(self.room_at).max();
+        let repair_at = self.damaged_database.as_ref().map(|damaged| damaged.repaired_at);
+        let at = thaws.chain(self.room_at).chain(repair_at).max();
         self.wait_until(at.unwrap_or_else(Instant::now), |_| false);
     }
 
@@ -200,9 +204,34 @@ impl ChaosRun {
             }
             Step::FillDisk(milliseconds) => {
                 self.wait_for_submissions();
-                self.faults.count("full disk".into());
-                self.disk.as_ref().expect("it was made for this step").fill();
-                self.room_at = Some(Instant::now() + Duration::from_millis(*milliseconds));
+                if self.damaged_database.is_none() {
+                    self.faults.count("full disk".into());
+                    self.disk.as_ref().expect("it was made for this step").fill();
+                    self.room_at = Some(Instant::now() + Duration::from_millis(*milliseconds));
+                }
+            }
+            Step::DamageDatabase(kind, milliseconds) => {
+                // What is put back must fit.
+                if self.room_at.is_none() && self.damaged_database.is_none() {
+                    self.kill_all(Role::Server);
+                    let repaired_at = Instant::now() + Duration::from_millis(*milliseconds);
+                    self.damaged_database = DamagedDatabase::make(&self.home, *kind, repaired_at);
+                    if self.damaged_database.is_some() {
+                        self.faults.count(format!("damaged database {kind:?}"));
+                    }
+                }
+            }
+            Step::DamageTask(file, pick) => {
+                if let Some(agent) = self.candidates(Role::Agent).first().copied() {
+                    // It must not write there meanwhile.
+                    freeze(agent);
+                    if damage_task(&self.home, *file, *pick) {
+                        self.faults.count(format!("damaged {file:?}"));
+                    }
+                    kill(agent);
+                    wait_for("the agent to be gone", || !is_alive(agent));
+                    *self.faults.killed.entry(Role::Agent).or_default() += 1;
+                }
             }
             Step::SetClock(seconds) => {
                 self.faults.count("clock jump".into());
@@ -260,6 +289,9 @@ impl ChaosRun {
         if self.room_at.take_if(|at| *at <= now).is_some() {
             self.disk.as_ref().expect("it is full").make_room();
         }
+        if let Some(damaged) = self.damaged_database.take_if(|damaged| damaged.repaired_at <= now) {
+            damaged.repair(&self.home);
+        }
         self.frozen.retain(|frozen| {
             let is_due = frozen.thawed_at <= now;
             if is_due {
@@ -287,6 +319,15 @@ impl ChaosRun {
             self.faults.count(format!("kill {}", roles.join("+")));
         }
         for (role, _) in found {
+            *self.faults.killed.entry(role).or_default() += 1;
+        }
+    }
+
+    /// Kills all of a role that run now.
+    fn kill_all(&mut self, role: Role) {
+        for pid in self.candidates(role) {
+            kill(pid);
+            wait_for("the killed to be gone", || !is_alive(pid));
             *self.faults.killed.entry(role).or_default() += 1;
         }
     }
@@ -395,8 +436,8 @@ fn job_file(job: &PlannedJob) -> serde_json::Value {
     let numbers =
         [job.lines, job.burst, job.exit_code.unsigned_abs(), failing].map(|number| number.to_string());
     let words = ["perl", "task.pl", job.name, work].map(str::to_owned).into_iter().chain(numbers);
-    // A killed supervisor costs an attempt. No other fault does.
-    let mut retried = vec!["supervisor_lost"];
+    // A killed supervisor costs an attempt, and a damaged record does. No other fault does.
+    let mut retried = vec!["supervisor_lost", "record_damaged"];
     retried.extend(matches!(job.work, Work::FailsFirst { .. }).then_some("exit_code"));
     let mut file = json!({
         "name": job.name,
