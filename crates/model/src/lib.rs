@@ -10,6 +10,7 @@ pub mod account;
 pub mod array;
 pub mod bundle;
 pub mod catalogue;
+pub mod display_name;
 pub mod error_line;
 pub mod file;
 pub mod framework;

@@ -55,6 +55,9 @@ pub struct JobSpec {
     /// A name people use; made from the command when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What people call it, in any script; never used as an identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// What kind of job it is.
     #[serde(default)]
     pub kind: Kind,

@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use super::field::{FieldCode, FieldError, Fields, MAX_REPORTED, Wrong, kind, nearest};
 use super::{
-    Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
+    Batch, Command, DEFAULT_GRACE, DEFAULT_PRIORITY, Endpoint, JobSpec, Kind, MAX_NODES, MAX_PRIORITY,
     MAX_PROCESSES, OnFailure, Resources, Retries, Target, Volume,
 };
 use super::{after, array, batch, glob, kubernetes, machine, secret};
+use crate::display_name;
 use crate::framework::{CommandOn, Face, Framework};
 use crate::quantity::{DeviceRequest, parse_bytes, parse_duration};
 use crate::reason::Reason;
@@ -48,7 +49,9 @@ impl JobSpec {
         let script = argv.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh")).or(argv.first());
         let stem = script.map(|word| word.rsplit('/').next().unwrap_or(word)).unwrap_or("job");
         let stem = stem.strip_suffix(".py").or(stem.strip_suffix(".sh")).unwrap_or(stem);
-        let said = self.batch.as_ref().map(|batch| batch.job_name.as_deref().unwrap_or(batch_stem(stem)));
+        // What a script calls its job in another script is its display name, and makes no identifier.
+        let called = |batch: &'_ Batch| batch.job_name.clone().filter(|name| !is_display_name(name));
+        let said = self.batch.as_ref().map(|batch| called(batch).unwrap_or_else(|| batch_stem(stem).into()));
         let name: String = match said {
             Some(said) => said.chars().map(|c| if is_in_name(c) { c } else { '-' }).take(MAX_NAME).collect(),
             None => plain_name(stem),
@@ -92,8 +95,11 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     let on =
         fields.take("on", |value| text(value)?.parse::<Target>().map_err(Wrong::value)).unwrap_or_default();
     let alone = if array.is_some() { OnFailure::Continue } else { OnFailure::default() };
+    let batch = fields.nested("batch", batch::batch);
+    let (name, display_name) = names(&mut fields, kind, batch.as_ref());
     let spec = JobSpec {
-        name: fields.take("name", name),
+        name,
+        display_name,
         kind,
         nodes: nodes.unwrap_or(1) as u32,
         array,
@@ -133,7 +139,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         endpoints: fields.nested("endpoints", endpoints).unwrap_or_default(),
         volumes: fields.nested("volumes", volumes).unwrap_or_default(),
         without_volumes: fields.take("without_volumes", boolean).unwrap_or(false),
-        workspace: fields.take("workspace", name),
+        workspace: fields.take("workspace", self::name),
         in_place,
         clean_env: fields.take("clean_env", boolean).unwrap_or(false),
         command: command.clone().unwrap_or_default(),
@@ -142,7 +148,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
             .take("exclusive", boolean)
             .unwrap_or(kind == Kind::Machine && matches!(on, Target::Ssh(_))),
         labels: fields.take("labels", labels).unwrap_or_default(),
-        batch: fields.nested("batch", batch::batch),
+        batch,
         k8s: fields.nested("k8s", kubernetes::kubernetes),
         on,
     };
@@ -344,6 +350,47 @@ fn nothing() -> Wrong {
     Wrong::new(FieldCode::OutOfRange, "must be more than nothing; leave it out for no limit of its own")
 }
 
+/// The identifier of a job and its display name. A name in another script than identifiers have is the display name: the
+/// identifier is made from the command then, as without a name.
+fn names(fields: &mut Fields, kind: Kind, batch: Option<&Batch>) -> (Option<String>, Option<String>) {
+    let shown = fields.take("display_name", displayed);
+    let has_one = shown.is_some() || fields.said("display_name");
+    let given = fields.take("name", |value| match &value {
+        Value::String(text) if kind == Kind::Training && !has_one && !text.is_ascii() => {
+            displayed(value).map(|text| (None, Some(text)))
+        }
+        _ => name(value.clone()).map(|name| (Some(name), None)).map_err(|wrong| match displayed(value) {
+            Ok(_) if !has_one => {
+                Wrong::new(wrong.code, format!("{}; `display_name` takes it", wrong.message))
+            }
+            _ => wrong,
+        }),
+    });
+    let (name, named) = given.unwrap_or_default();
+    let called = batch.and_then(|batch| batch.job_name.as_ref()).filter(|_| !has_one);
+    let called = called.filter(|text| is_display_name(text)).map(|text| display_name::normalized(text));
+    (name, shown.or(named).or(called))
+}
+
+/// Whether what a batch script calls its job is for people to read, and no identifier can be made of it.
+fn is_display_name(text: &str) -> bool {
+    !text.is_ascii() && display_name::check("", text).is_ok()
+}
+
+/// Names that would be taken for another job's id or for a selector are no display names either: jobs are found by them.
+fn displayed(value: Value) -> Result<String, Wrong> {
+    let checked = display_name::check("", &text(value)?);
+    let name = checked.map_err(|error| Wrong::new(error.code, error.message))?;
+    if is_reserved(&name) {
+        return Err(reserved(&name));
+    }
+    Ok(name)
+}
+
+fn reserved(name: &str) -> Wrong {
+    Wrong::value(format!("`{name}` would be taken for a job id or selector; choose another name"))
+}
+
 /// Names are used in host names, file names and shell lines.
 fn name(value: Value) -> Result<String, Wrong> {
     let name = text(value)?;
@@ -355,11 +402,7 @@ fn name(value: Value) -> Result<String, Wrong> {
             clipped(&name)
         )));
     }
-    if is_reserved(&name) {
-        let message = format!("`{name}` would be taken for a job id or selector; choose another name");
-        return Err(Wrong::value(message));
-    }
-    Ok(name)
+    if is_reserved(&name) { Err(reserved(&name)) } else { Ok(name) }
 }
 
 fn command(value: Value) -> Result<Command, Wrong> {

@@ -28,7 +28,7 @@ fn problem(fields: Value) -> String {
 /// Every field, none of them at its default.
 fn full() -> (Value, JobSpec) {
     let value = json!({
-        "name": "bert-large", "kind": "training", "nodes": 4,
+        "name": "bert-large", "display_name": "训练 2", "kind": "training", "nodes": 4,
         "resources": {"cpus": 7.5, "memory": "16GB", "gpus": "H100:8", "shm": "2Gi"},
         "image": "pytorch:2.4", "workdir": "/home/ada/bert", "env": {"LR": "0.1", "DEBUG": "1"},
         "setup": "pip install -e .", "setup_once": "make", "command": ["python", "train.py", "--name", "a b"], "framework": "pytorch",
@@ -45,6 +45,7 @@ fn full() -> (Value, JobSpec) {
     let gpus = DeviceRequest { vendor: None, model: Some("H100".into()), count: 8 };
     let spec = JobSpec {
         name: Some("bert-large".into()),
+        display_name: Some("训练 2".into()),
         kind: Kind::Training,
         nodes: 4,
         array: None,
@@ -293,7 +294,7 @@ fn names_of_variables_have_no_equals_sign() {
 #[test]
 fn names_cannot_be_taken_for_selectors_or_break_host_names() {
     let long = "x".repeat(64);
-    for bad in ["last", "job_1", "", "-x", ".x", "a b", "a/b", "é", long.as_str()] {
+    for bad in ["last", "job_1", "", "-x", ".x", "a b", "a/b", "task 1", long.as_str()] {
         assert!(problem(json!({"name": bad})).starts_with("name: "), "{bad}");
     }
     assert_eq!(read(json!({"command": "true", "name": "a.b-c_1"})).name.as_deref(), Some("a.b-c_1"));
@@ -403,6 +404,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                     .into_iter()
                     .collect(),
                 workspace: name.clone(),
+                display_name: preemptible.then(|| "训练任务".into()),
                 workdir: image.clone(),
                 setup_once: setup.clone(),
                 framework: keep_going.then_some(Framework::Jax),
@@ -558,4 +560,66 @@ fn labels_are_few_and_short() {
         let errors = JobSpec::from_value(json!({"command": "x", "labels": wrong})).unwrap_err();
         assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), ["labels"]);
     }
+}
+
+#[test]
+fn a_name_of_another_script_is_the_display_name_and_the_command_makes_the_identifier() {
+    let read = |more: Value| {
+        let mut all = json!({"command": ["python", "train.py"]});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        JobSpec::from_value(all)
+    };
+    for (fields, name, shown) in [
+        (json!({"name": "训练任务"}), None, Some("训练任务")),
+        (json!({"name": "gro\u{308}ße"}), None, Some("größe")),
+        (json!({"name": "bert", "display_name": "训练任务"}), Some("bert"), Some("训练任务")),
+        (json!({"display_name": "My training, take 2"}), None, Some("My training, take 2")),
+        (json!({"name": "bert"}), Some("bert"), None),
+    ] {
+        let spec = read(fields.clone()).unwrap();
+        assert_eq!((spec.name.as_deref(), spec.display_name.as_deref()), (name, shown), "{fields}");
+        assert_eq!(spec.default_name(), "train", "{fields}");
+        // What was stored can be submitted again.
+        assert_eq!(JobSpec::from_value(serde_json::to_value(&spec).unwrap()).unwrap(), spec);
+    }
+    for (fields, expected) in [
+        (
+            json!({"name": "训\u{202e}练"}),
+            "name: must not contain a character that changes the direction of text",
+        ),
+        (json!({"display_name": "a\u{200b}"}), "display_name: must not contain an invisible character"),
+        (json!({"display_name": "job_1"}), "display_name: `job_1` would be taken for a job id"),
+        (json!({"display_name": "last"}), "display_name: `last` would be taken for a job id"),
+        (json!({"display_name": ["x"]}), "display_name: must be a text, not a list"),
+        // Which of the two would be meant?
+        (json!({"name": "训练", "display_name": "任务"}), "name: must be 1 to 63 letters"),
+        (json!({"name": "训练", "kind": "machine", "command": null}), "name: must be 1 to 63 letters"),
+    ] {
+        let errors = read(fields.clone()).unwrap_err();
+        let said = errors.iter().map(|error| format!("{}: {}", error.field, error.message));
+        assert!(
+            said.clone().any(|one| one.starts_with(expected)),
+            "{fields}: {:?}",
+            said.collect::<Vec<_>>()
+        );
+    }
+    let error = read(json!({"name": "my run"})).unwrap_err().remove(0);
+    assert!(error.message.ends_with("not `my run`; `display_name` takes it"), "{}", error.message);
+}
+
+#[test]
+fn what_a_batch_script_calls_its_job_in_another_script_is_the_display_name() {
+    let called = |job_name: &str, more: Value| {
+        let batch = json!({"script": "#!/bin/bash\n", "job_name": job_name});
+        let mut all = json!({"command": ["train.sbatch"], "batch": batch});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let spec = read(all);
+        (spec.name.clone().unwrap_or_else(|| spec.default_name()), spec.display_name)
+    };
+    assert_eq!(called("训练任务", json!({})), ("train".into(), Some("训练任务".into())));
+    assert_eq!(called("训练-v2", json!({"name": "bert"})), ("bert".into(), Some("训练-v2".into())));
+    assert_eq!(called("训练", json!({"display_name": "x"})), ("train".into(), Some("x".into())));
+    assert_eq!(called("my job", json!({})), ("my-job".into(), None));
+    // Slurm takes any text; what nobody should see is not shown.
+    assert_eq!(called("训\u{202e}练", json!({})), ("job".into(), None));
 }
