@@ -197,6 +197,9 @@ pub struct QueuedView {
     pub job: JobId,
     /// Its name.
     pub name: String,
+    /// What people call it, in any script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// Whose it is.
     pub user: String,
     /// Whom it counts for.

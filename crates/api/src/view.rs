@@ -85,6 +85,9 @@ pub struct JobSummary {
     pub id: JobId,
     /// Its name.
     pub name: String,
+    /// What people call it, in any script. Never an identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// What kind of job it is.
     #[serde(default)]
     pub kind: Kind,
@@ -310,6 +313,9 @@ pub struct Why {
     pub code: String,
     /// One line.
     pub summary: String,
+    /// What people call the job, in any script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// The constraint that is not met, or the task that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<String>,

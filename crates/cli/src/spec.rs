@@ -207,7 +207,8 @@ fn judge(
     mut errors: Vec<FieldError>,
     workdir: Result<Option<Workdir>, FieldError>,
 ) -> Result<Request, Error> {
-    let Base { fields, folder, file, notes } = base;
+    let Base { fields, folder, file, mut notes } = base;
+    let has_display_name = fields.get("display_name").is_some_and(|name| !name.is_null());
     let value = Value::Object(fields);
     let spec = match JobSpec::from_value(value.clone()) {
         Ok(spec) => Some(spec),
@@ -219,6 +220,10 @@ fn judge(
     let workdir = workdir.map_err(|error| errors.push(error));
     match (spec, workdir) {
         (Some(spec), Ok(workdir)) if errors.is_empty() => {
+            if let Some(shown) = spec.display_name.as_ref().filter(|_| !has_display_name) {
+                let name = spec.name.clone().unwrap_or_else(|| spec.default_name());
+                notes.push(format!("`{shown}` is the display name of the job; its name is `{name}`"));
+            }
             Ok(Request { value, spec, workdir, reasons: Reasons::noted(notes) })
         }
         _ => Err(with_file(Error::fields(&errors), file.as_deref(), &folder, &errors)),

@@ -49,6 +49,17 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Inserts a column after the one of this place, with a text for some of the rows; without any, there is no such column.
+    pub fn insert_after(&mut self, place: usize, heading: &str, texts: &[Option<&str>]) {
+        if texts.iter().all(Option::is_none) {
+            return;
+        }
+        let cells = [Some(heading)].into_iter().chain(texts.iter().copied());
+        for (row, text) in self.rows.iter_mut().zip(cells) {
+            row.insert(place + 1, text.unwrap_or("-").into());
+        }
+    }
+
     /// The whole table. With a width, the last column is cut so that a row is a line.
     pub fn render(&self, width: Option<usize>, colours: bool) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -121,6 +132,21 @@ mod tests {
             text,
             "ID       NAME    COMMAND\njob_1    größe   python train.py --epochs 3\njob_22   训练    sh -c 'a b'\njob_3\n"
         );
+    }
+
+    #[test]
+    fn a_column_is_inserted_where_a_row_has_a_text_for_it() {
+        let mut with = table();
+        with.insert_after(1, "DISPLAY NAME", &[None, Some("训练任务（第二轮）"), Some("e\u{301}")]);
+        let text = with.render(None, false);
+        let places = |line: &str, word: &str| line.find(word).map(|at| line[..at].width());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "ID       NAME    DISPLAY NAME         COMMAND");
+        assert_eq!(lines[1], "job_1    größe   -                    python train.py --epochs 3");
+        assert_eq!(places(lines[2], "sh -c"), places(lines[0], "COMMAND"), "{text}");
+        let mut without = table();
+        without.insert_after(1, "DISPLAY NAME", &[None, None, None]);
+        assert_eq!(without.render(None, false), table().render(None, false));
     }
 
     #[test]

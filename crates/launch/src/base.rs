@@ -69,6 +69,9 @@ pub(crate) fn add(gang: &Gang, rank: u32, part: &mut Part) {
     let hosts: Vec<String> = gang.members.iter().map(|member| member.ip().to_string()).collect();
     part.fact("MUSTER_JOB_ID", &gang.attempt.job);
     part.fact("MUSTER_JOB_NAME", &gang.job_name);
+    if let Some(name) = &gang.spec.display_name {
+        part.fact("MUSTER_JOB_DISPLAY_NAME", name);
+    }
     part.fact("MUSTER_TASK_ID", gang.attempt.task(rank));
     part.fact("MUSTER_ATTEMPT", gang.attempt.number);
     part.fact("MUSTER_NODES", nodes);

@@ -35,6 +35,7 @@ pub(crate) fn summary(row: JobSummaryRow) -> JobSummary {
         message: row.reason.as_ref().map(Reason::message),
         id: row.id,
         name: row.name,
+        display_name: row.display_name,
         kind: row.kind,
         labels: row.labels,
         state: row.state,
@@ -67,6 +68,7 @@ pub(crate) fn row_summary(row: &JobRow) -> JobSummary {
     JobSummary {
         id: job.id.clone(),
         name: row.name.clone(),
+        display_name: row.spec.display_name.clone(),
         kind: row.spec.kind,
         labels: row.spec.labels.clone(),
         state: job.state,

@@ -31,6 +31,11 @@ pub(crate) const ALL: &[Migration] = &[
     Migration { number: 12, name: "audit", sql: include_str!("../migrations/0012_audit.sql") },
     Migration { number: 13, name: "removals", sql: include_str!("../migrations/0013_removals.sql") },
     Migration { number: 14, name: "owed_at", sql: include_str!("../migrations/0014_owed_at.sql") },
+    Migration {
+        number: 15,
+        name: "display_names",
+        sql: include_str!("../migrations/0015_display_names.sql"),
+    },
 ];
 
 const TABLE: &str = "

@@ -35,6 +35,7 @@ mod logs;
 mod machine;
 mod many;
 mod metrics;
+mod names;
 mod node_disk;
 mod peers;
 mod pool;

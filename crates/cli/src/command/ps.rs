@@ -20,6 +20,8 @@ const RECENT: u32 = 20;
 const PAGE: u32 = 1000;
 /// Reasons are told in full by `show` and `why`.
 const STATE_WIDTH: usize = 40;
+/// Display names are told in full by `show`.
+const DISPLAY_NAME_WIDTH: usize = 32;
 
 /// List jobs
 #[derive(Debug, ClapArgs)]
@@ -27,11 +29,15 @@ const STATE_WIDTH: usize = 40;
 Examples:
   muster ps                         what is not over, and what was lately
   muster ps -a                      everything
+  muster ps train 训练任务           these two, by name and display name
   muster ps --state failed,stopped
   muster ps --wide                  with owner, target and the whole reason of a failure
   muster ps -q --state running      ids, for other commands
   muster ps --json | jq '.[].name'")]
 pub(crate) struct Args {
+    /// Only these jobs: ids, beginnings of ids, names, display names, or last
+    #[arg(value_name = "JOB", conflicts_with_all = ["all", "state"])]
+    jobs: Vec<String>,
     /// All jobs, however long ago
     #[arg(short, long)]
     all: bool,
@@ -77,6 +83,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// The jobs to show, the newest first, and whether there are more of them.
 async fn select(session: &Session, args: &Args) -> Result<(Vec<JobSummary>, bool), Error> {
+    if !args.jobs.is_empty() {
+        let mut jobs = Vec::new();
+        for selector in &args.jobs {
+            jobs.push(session.call(async |client| client.job(selector).await).await?.summary);
+        }
+        return Ok((jobs, false));
+    }
     if args.all || !args.state.is_empty() {
         let limit = if args.all { None } else { Some(PAGE) };
         return list(session, &args.state, limit).await;
@@ -138,6 +151,10 @@ fn table(jobs: &[JobSummary], wide: bool, now: Timestamp) -> Table {
         row.push(what(job).into());
         table.row(row);
     }
+    let shown = |name: &String| if wide { name.clone() } else { clipped(name, DISPLAY_NAME_WIDTH) };
+    let display_names: Vec<_> = jobs.iter().map(|job| job.display_name.as_ref().map(shown)).collect();
+    let display_names: Vec<_> = display_names.iter().map(Option::as_deref).collect();
+    table.insert_after(1, "DISPLAY NAME", &display_names);
     table
 }
 
@@ -169,6 +186,7 @@ mod tests {
         JobSummary {
             id: muster_api::model::JobId::from_random(i),
             name: "digits".into(),
+            display_name: None,
             kind: Kind::Training,
             labels: BTreeMap::new(),
             state,
@@ -202,6 +220,24 @@ mod tests {
         job_2000000000   digits   failed: exited with code 1   2       -        2m    12.3s      python train.…
         job_3000000000   digits   suspended                    2       -        2m               (machine)
         ");
+    }
+
+    #[test]
+    fn a_display_name_stands_beside_the_name() {
+        let named = |i, name: &str| JobSummary { display_name: Some(name.into()), ..job(i, State::Running) };
+        let jobs =
+            [named(0, "训练任务"), job(1, State::Running), named(2, "größe"), named(3, &"长".repeat(20))];
+        let text =
+            table(&jobs, false, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(Some(130), false);
+        insta::assert_snapshot!(text, @r"
+        ID               NAME     DISPLAY NAME                      STATE     NODES   GPUS     AGE   DURATION   COMMAND
+        job_0000000000   digits   训练任务                          running   2       H100:8   2m    2m5s       python train.py --epo…
+        job_1000000000   digits   -                                 running   2       -        2m    2m5s       python train.py --epo…
+        job_2000000000   digits   größe                             running   2       -        2m    2m5s       python train.py --epo…
+        job_3000000000   digits   长长长长长长长长长长长长长长长…   running   2       -        2m    2m5s       python train.py --epo…
+        ");
+        let wide = table(&jobs, true, Timestamp::UNIX_EPOCH).render(None, false);
+        assert!(wide.contains(&"长".repeat(20)), "{wide}");
     }
 
     #[test]

@@ -105,6 +105,8 @@ fn table(items: &[QueuedView], now: Timestamp) -> Table {
             Cell::coloured(one.summary.as_str(), colour(&one.code)),
         ]);
     }
+    let display_names: Vec<_> = items.iter().map(|one| one.display_name.as_deref()).collect();
+    table.insert_after(2, "DISPLAY NAME", &display_names);
     table
 }
 
@@ -154,6 +156,7 @@ mod tests {
             position: (code != "held").then_some(number + 1),
             job: muster_api::model::JobId::from_random(number),
             name: "bert".into(),
+            display_name: None,
             user: "ada".into(),
             workspace: "nlp".into(),
             on: "ssh/gpu".into(),

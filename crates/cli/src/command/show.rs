@@ -154,7 +154,9 @@ fn life(job: &JobDetail, now: Timestamp, colours: bool) -> Lines {
     if let Some(colour) = state::colour(summary.state) {
         state = terminal::paint(&state, colour, colours);
     }
-    let mut lines = vec![("job", summary.id.to_string()), ("name", summary.name.clone()), ("state", state)];
+    let mut lines = vec![("job", summary.id.to_string()), ("name", summary.name.clone())];
+    lines.extend(summary.display_name.as_ref().map(|name| ("display name", name.clone())));
+    lines.push(("state", state));
     let one = job.failed_rank.filter(|_| summary.kind == Kind::Machine && summary.state == State::Running);
     if let Some(rank) = one {
         lines.push(("hint", format!("`muster machine start task{rank}.{}` starts it anew", summary.name)));

@@ -54,10 +54,13 @@ fn text(why: &Why, now: Timestamp, colours: bool) -> String {
         ahead => format!("{ahead} jobs are before it"),
     });
     let options = why.options.iter().map(|option| ("option:", Some(option.summary.as_str())));
-    let first = [("constraint:", why.constraint.as_deref()), ("position:", position.as_deref())];
+    let first = [("display name:", why.display_name.as_deref())];
+    let first = first
+        .into_iter()
+        .chain([("constraint:", why.constraint.as_deref()), ("position:", position.as_deref())]);
     let last =
         [("expected:", expected.as_deref()), ("hint:", why.help.as_deref()), ("code:", Some(&*why.code))];
-    for (name, value) in first.into_iter().chain(options).chain(last) {
+    for (name, value) in first.chain(options).chain(last) {
         if let Some(value) = value {
             let value = printable::inline(value);
             text.push_str(&format!("  {} {value}\n", terminal::paint(name, Colour::Dim, colours)));
@@ -77,6 +80,7 @@ mod tests {
         let why = Why {
             code: "no_capacity".into(),
             summary: "waits for 8 devices on one node".into(),
+            display_name: Some("训练任务".into()),
             constraint: Some("8 devices asked for, node_local has 2".into()),
             help: Some("ask for --gpus 2".into()),
             starts_at: Some("2026-11-15T10:30:00Z".parse().unwrap()),
@@ -90,6 +94,7 @@ mod tests {
         };
         insta::assert_snapshot!(text(&why, "2026-11-15T10:00:00Z".parse().unwrap(), false), @r"
         waits for 8 devices on one node
+          display name: 训练任务
           constraint: 8 devices asked for, node_local has 2
           position: 2 jobs are before it
           option: starts now with --gpus 2

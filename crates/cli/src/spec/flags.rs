@@ -35,9 +35,12 @@ pub(crate) struct Flags {
     /// Shared memory of each task, where the engine limits it
     #[arg(long, value_name = "SIZE", help_heading = "Resources")]
     pub shm: Option<String>,
-    /// A name for the job (made from the command if absent)
+    /// A name for the job (made from the command if absent); in another script, it is the display name
     #[arg(long)]
     pub name: Option<String>,
+    /// What people call the job, in any script
+    #[arg(long, value_name = "TEXT")]
+    pub display_name: Option<String>,
     /// Set a variable in every task; without =VALUE, pass on the one that is set here
     #[arg(short, long = "env", value_name = "NAME[=VALUE]", help_heading = "Environment")]
     pub env: Vec<OsString>,
@@ -132,7 +135,7 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// The flags that set one field to a text or a yes, with the field.
-    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 29] {
+    fn plain(&self) -> [(&'static str, &'static [&'static str], Option<Value>); 30] {
         let text = |value: &Option<String>| value.clone().map(Value::String);
         let yes = |value: bool| value.then_some(Value::Bool(true));
         [
@@ -143,6 +146,7 @@ impl Flags {
             ("--memory", &["resources", "memory"], text(&self.memory)),
             ("--shm", &["resources", "shm"], text(&self.shm)),
             ("--name", &["name"], text(&self.name)),
+            ("--display-name", &["display_name"], text(&self.display_name)),
             ("--clean-env", &["clean_env"], yes(self.clean_env)),
             ("--in-place", &["in_place"], yes(self.in_place)),
             ("--setup", &["setup"], text(&self.setup)),
@@ -175,6 +179,10 @@ impl Flags {
         here: &Here,
     ) -> Result<Vec<FieldError>, Error> {
         let mut errors = Vec::new();
+        // A name of another script is the display name, and goes before the one of a file.
+        if self.display_name.is_none() && self.name.as_ref().is_some_and(|name| !name.is_ascii()) {
+            fields.remove("display_name");
+        }
         for (_, path, value) in self.plain() {
             if let Some(value) = value {
                 super::set(fields, path, value);

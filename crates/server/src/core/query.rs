@@ -20,14 +20,14 @@ impl Core {
         let live = self.jobs.get(id)?;
         if live.job.state == State::Queued {
             return Some(match self.why_set_aside(live, now) {
-                Some(why) => Question::Answered(why),
+                Some(why) => Question::Answered(Box::new(why)),
                 None => {
                     let target = live.target().clone();
                     self.question(About::Job(id.clone()), &target, now)
                 }
             });
         }
-        Some(Question::Answered(match live.job.state {
+        Some(Question::Answered(Box::new(match live.job.state {
             State::Starting => {
                 let ready = live.job.ranks(|task| task.phase != TaskPhase::Assigned).len();
                 let nodes = live.job.policy.nodes;
@@ -40,7 +40,7 @@ impl Core {
                 ..plain("suspended", "paused by its user".into())
             },
             State::Queued | State::Succeeded | State::Failed | State::Stopped => return None,
-        }))
+        })))
     }
 
     /// Why a job that waits is not considered, or who else considers it.

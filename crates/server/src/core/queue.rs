@@ -149,6 +149,7 @@ fn asked_for(live: &Live) -> QueuedView {
         position: None,
         job: live.job.id.clone(),
         name: live.name.clone(),
+        display_name: live.spec.display_name.clone(),
         user: live.owner.clone(),
         workspace: workspace_of(&live.spec).to_owned(),
         on: live.target().to_string(),

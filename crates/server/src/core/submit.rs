@@ -284,12 +284,12 @@ impl Core {
     ) -> Result<Question, Problem> {
         self.check(owner, spec, now)?;
         if self.is_delegated(&spec.on) {
-            return Ok(Question::Answered(Why {
+            return Ok(Question::Answered(Box::new(Why {
                 code: "delegated".into(),
                 summary: format!("{} decides when and where it starts", spec.on),
                 help: Some(format!("`muster nodes` shows what {} has", spec.on.engine())),
                 ..Why::default()
-            }));
+            })));
         }
         let request = self.request_of(owner, spec, now);
         Ok(self.question(About::New(Box::new(request)), &spec.on, now))

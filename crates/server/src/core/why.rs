@@ -24,7 +24,7 @@ pub(crate) enum About {
 /// Why a job waits: known, or to be found out by whoever asked.
 #[derive(Debug)]
 pub(crate) enum Question {
-    Answered(Why),
+    Answered(Box<Why>),
     Open(Box<Open>),
 }
 
@@ -45,7 +45,7 @@ impl Question {
     /// they may know it.
     pub fn answer(self, highest_priority: u32, name: impl Fn(&JobId) -> Option<String>) -> Why {
         let why = match self {
-            Self::Answered(why) => why,
+            Self::Answered(why) => *why,
             Self::Open(open) => open.answer(highest_priority, name),
         };
         let is_told = why.starts_at.is_some() || why.no_estimate.is_some();
@@ -109,6 +109,8 @@ fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> Optio
     Why {
         code: explained.tier.code().into(),
         summary,
+        // The job's own; whoever asks about it knows which it is.
+        display_name: None,
         constraint: Some(explained.constraint),
         help: Some(explained.help),
         starts_at: explained.estimate.as_ref().and_then(|estimate| timestamp(estimate.at)),
@@ -141,7 +143,7 @@ impl Core {
         let absent = self.absent(target);
         // Nodes of another scheduler are not ours to count: a job that waits here waits for something else.
         if !self.is_delegated(target) && absent.count() == absent.all {
-            return Question::Answered(self.nowhere(target, &absent));
+            return Question::Answered(Box::new(self.nowhere(target, &absent)));
         }
         let missing = (absent.count() > 0)
             .then(|| format!("{}{}", absent.counted(target), self.reasons(&absent, " (", ")")));

@@ -377,8 +377,8 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
     Ok(JobFilter { states, name: query.name, kind, labels, before_seq, ..JobFilter::default() })
 }
 
-/// Show a job: by id, unique prefix, name, or `last`.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", operation_id = "show_job", params(("job" = String, Path, description = "id, prefix, name or `last`")),
+/// Show a job: by id, unique prefix, name, display name, or `last`.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}", tag = "jobs", operation_id = "show_job", params(("job" = String, Path, description = "id, prefix, name, display name or `last`")),
     responses((status = 200, body = JobDetail), Always, OnJob))]
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
@@ -502,10 +502,11 @@ pub(super) async fn why(
     if let Some(asked) = shared.core.ask(|reply| Input::Why(id.clone(), reply)).await? {
         let about = id.clone();
         let row = read(&shared, move |readers| row(readers, &about)).await?;
-        return Ok(Json(answer(&shared, &caller, &row.workspace, asked).await?));
+        let why = answer(&shared, &caller, &row.workspace, asked).await?;
+        return Ok(Json(Why { display_name: row.spec.display_name.clone(), ..why }));
     }
     let row = read(&shared, move |readers| row(readers, &id)).await?;
-    Ok(Json(view::why_over(&row)))
+    Ok(Json(Why { display_name: row.spec.display_name.clone(), ..view::why_over(&row) }))
 }
 
 /// Finds out what the core left open about a job of a workspace. Jobs that the caller may not see have no name there, and no
@@ -586,7 +587,7 @@ pub(super) fn resolve(
             let list: Vec<String> =
                 fitting.iter().take(5).map(|(id, name)| format!("{id} ({name})")).collect();
             Err(Problem::new(Code::Ambiguous, format!("`{shown}` fits several jobs: {}", list.join(", ")))
-                .hint("write more of the id"))
+                .hint("name the job by its id, or by more of the beginning of it"))
         }
     }
 }
@@ -596,7 +597,8 @@ fn nearest_job(readers: &Readers, selector: &str, sight: &Sight) -> Result<Optio
     let filter = JobFilter { sight: sight.clone(), ..JobFilter::default() };
     let recent = readers.jobs(&filter, RECENT).map_err(|error| internal(&error))?;
     let ids = recent.iter().map(|job| job.id.as_str()).filter(|_| selector.starts_with(JobId::PREFIX));
-    let known: Vec<&str> = recent.iter().map(|job| job.name.as_str()).chain(ids).collect();
+    let shown = recent.iter().filter_map(|job| job.display_name.as_deref());
+    let known: Vec<&str> = recent.iter().map(|job| job.name.as_str()).chain(shown).chain(ids).collect();
     Ok(nearest(selector, &known).map(str::to_owned))
 }
 

@@ -47,6 +47,8 @@ pub struct JobSummaryRow {
     pub id: JobId,
     /// What people call it.
     pub name: String,
+    /// What people call it, in any script.
+    pub display_name: Option<String>,
     /// What kind of job it is.
     pub kind: Kind,
     /// What its user wants to find it by.
@@ -102,7 +104,7 @@ pub struct JobSummaryRow {
 /// The order [`read_summary`] reads in. CROSS JOIN: the planner must not begin with the specs.
 const SUMMARY: &str = "
     SELECT
-        job.seq, job.id, job.name, job.kind, spec.body ->> '$.labels', job.owner, job.workspace, job.state, job.reason, job.failed_rank,
+        job.seq, job.id, job.name, job.display_name, job.kind, spec.body ->> '$.labels', job.owner, job.workspace, job.state, job.reason, job.failed_rank,
         job.hold, job.attempt, job.eligible_at, job.exit_code, job.target, spec.nodes, spec.gpus, spec.command,
         job.submitted_at, job.started_at, job.ended_at,
         job.priority, spec.body ->> '$.preemptible', spec.body ->> '$.exclusive',
@@ -205,6 +207,7 @@ fn read_summary(row: &Row) -> Result<JobSummaryRow> {
         seq: columns.count()?,
         id: columns.parsed()?,
         name: columns.plain()?,
+        display_name: columns.plain()?,
         kind: columns.word()?,
         labels: columns.optional_json()?.unwrap_or_default(),
         owner: columns.plain()?,

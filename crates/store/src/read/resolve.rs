@@ -1,6 +1,6 @@
 //! From what a person types to the job they mean.
 
-use muster_model::{JobId, State};
+use muster_model::{JobId, State, display_name};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Result, Row, params_from_iter};
 
@@ -26,9 +26,10 @@ const MOST_CANDIDATES: usize = 10;
 
 impl Readers {
     /// The job meant by `last`, an id, a beginning of an id that starts with `job_`, a name (the newest job of that
-    /// name that is not over, else the newest), or a beginning of an id without `job_`, tried in this order: a name
-    /// someone chose is meant before the letters an id happens to begin with. What is out of sight is not there. Where several
-    /// people share a server, `own` is who asks: `last` is a job of theirs, and so is a name that they have a job of.
+    /// name that is not over, else the newest), a display name (the one job of it that is not over, else the only one), or a
+    /// beginning of an id without `job_`, tried in this order: a name someone chose is meant before the letters an id
+    /// happens to begin with. What is out of sight is not there. Where several people share a server, `own` is who asks:
+    /// `last` is a job of theirs, and so is a name that they have a job of.
     pub fn resolve(&self, selector: &str, sight: &Sight, own: Option<&str>) -> error::Result<Resolution> {
         let reader = self.reader()?;
         resolve(&reader, selector, sight, own).map_err(doing("find a job"))
@@ -43,9 +44,12 @@ fn resolve(connection: &Connection, selector: &str, sight: &Sight, own: Option<&
     if selector.starts_with(JobId::PREFIX) {
         return by_prefix(connection, selector, sight);
     }
-    match by_name(connection, selector, sight, own)? {
-        Some(id) => Ok(Resolution::One(id)),
-        None => by_prefix(connection, &format!("{}{selector}", JobId::PREFIX), sight),
+    if let Some(id) = by_name(connection, selector, sight, own)? {
+        return Ok(Resolution::One(id));
+    }
+    match by_display_name(connection, selector, sight, own)? {
+        Resolution::None => by_prefix(connection, &format!("{}{selector}", JobId::PREFIX), sight),
+        found => Ok(found),
     }
 }
 
@@ -62,6 +66,44 @@ fn by_name(connection: &Connection, name: &str, sight: &Sight, own: Option<&str>
         }
     }
     Ok(None)
+}
+
+/// Several jobs may have one display name, and none of them is meant more than the others: where more than one is not over, or
+/// more than one has ended, the user says which.
+fn by_display_name(
+    connection: &Connection,
+    text: &str,
+    sight: &Sight,
+    own: Option<&str>,
+) -> Result<Resolution> {
+    // No display name is longer, in any form that it may be typed in.
+    if text.len() > 4 * display_name::MAX_BYTES {
+        return Ok(Resolution::None);
+    }
+    let unfinished = words(State::ALL.iter().filter(|state| !state.is_terminal()));
+    let transaction = connection.unchecked_transaction()?;
+    for owner in own.map(Some).into_iter().chain([None]) {
+        let mut parameters = vec![Value::from(display_name::normalized(text))];
+        let mut conditions = vec!["display_name = ?1".to_owned()];
+        if let Some(owner) = owner {
+            parameters.push(Value::from(owner.to_owned()));
+            conditions.push("+owner = ?2".to_owned());
+        }
+        conditions.extend(sight.condition("+workspace", &mut parameters));
+        for fits in [format!("+state IN ({unfinished})"), "1".to_owned()] {
+            let sql = format!(
+                "SELECT id, name FROM job WHERE {} AND {fits} ORDER BY seq DESC LIMIT {MOST_CANDIDATES}",
+                conditions.join(" AND ")
+            );
+            let mut statement = transaction.prepare_cached(&sql)?;
+            let found =
+                candidates(statement.query_map(params_from_iter(parameters.iter()), read_candidate)?)?;
+            if found != Resolution::None {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(Resolution::None)
 }
 
 /// Jobs of a name or of all, of a person or of all, as far as they can be seen.
@@ -110,10 +152,10 @@ fn by_prefix(connection: &Connection, prefix: &str, sight: &Sight) -> Result<Res
     let sql =
         format!("SELECT id, name FROM job WHERE id >= ?1 AND id < ?1 || '~' {seen} ORDER BY id LIMIT ?2");
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map(params_from_iter(parameters), |row| {
-        let columns = &mut Columns::new(row);
-        Ok((columns.parsed()?, columns.plain()?))
-    })?;
+    candidates(statement.query_map(params_from_iter(parameters), read_candidate)?)
+}
+
+fn candidates(rows: impl Iterator<Item = Result<(JobId, String)>>) -> Result<Resolution> {
     let mut found: Vec<(JobId, String)> = rows.collect::<Result<_>>()?;
     Ok(match found.len() {
         0 => Resolution::None,
@@ -124,4 +166,9 @@ fn by_prefix(connection: &Connection, prefix: &str, sight: &Sight) -> Result<Res
 
 fn read_id(row: &Row) -> Result<JobId> {
     Columns::new(row).parsed()
+}
+
+fn read_candidate(row: &Row) -> Result<(JobId, String)> {
+    let columns = &mut Columns::new(row);
+    Ok((columns.parsed()?, columns.plain()?))
 }

@@ -114,6 +114,60 @@ fn a_job_is_renamed_only_as_it_was_known() {
     assert_eq!(names(&store, &JobFilter::default()), ["new"]);
 }
 
+fn shown(new: NewJob, display_name: &str) -> NewJob {
+    let mut new = new;
+    new.spec.display_name = Some(display_name.into());
+    new
+}
+
+#[test]
+fn a_job_is_found_by_its_display_name_when_no_other_can_be_meant() {
+    let mut store = Fixture::new();
+    let old = store.add(shown(finished(1), "训练任务")).job.id;
+    let row = &store.readers.jobs(&JobFilter::default(), 10).unwrap()[0];
+    assert_eq!((row.name.as_str(), row.display_name.as_deref()), ("train", Some("训练任务")));
+    let find = |store: &Fixture, text: &str| store.readers.resolve(text, &Sight::All, None).unwrap();
+    assert_eq!(find(&store, "训练任务"), Resolution::One(old.clone()));
+    for other in ["训练", "训练任务 ", "", "训练任务%", &"训".repeat(10_000)] {
+        assert_eq!(find(&store, other), Resolution::None, "{other}");
+    }
+    // One that is not over is meant; of several that are over, none is.
+    let running = store.add(shown(new_job(2), "训练任务")).job.id;
+    assert_eq!(find(&store, "训练任务"), Resolution::One(running.clone()));
+    let newer = store.add(shown(new_job(3), "训练任务")).job.id;
+    let both = vec![(newer, "train".to_owned()), (running, "train".to_owned())];
+    assert_eq!(find(&store, "训练任务"), Resolution::Many(both));
+    store.add(shown(finished(4), "größe"));
+    assert!(matches!(find(&store, "gro\u{308}ße"), Resolution::One(_)), "however it is typed");
+    store.add(shown(finished(5), "größe"));
+    assert!(matches!(find(&store, "größe"), Resolution::Many(all) if all.len() == 2));
+    // An identifier is meant before a display name.
+    let other = store.add(shown(new_job(6), "bert")).job.id;
+    assert_eq!(find(&store, "bert"), Resolution::One(other));
+    let named = store.add(named(7, "bert")).job.id;
+    assert_eq!(find(&store, "bert"), Resolution::One(named));
+}
+
+#[test]
+fn display_names_of_others_are_found_after_ones_own_and_only_in_sight() {
+    let mut store = Fixture::new();
+    let of = |number, owner: &str, workspace: &str| NewJob {
+        owner: owner.into(),
+        workspace: workspace.into(),
+        ..shown(new_job(number), "训练")
+    };
+    let own = store.add(of(1, "ada", "nlp")).job.id;
+    let other = store.add(of(2, "bob", "nlp")).job.id;
+    let hidden = store.add(of(3, "eve", "cv")).job.id;
+    let nlp = Sight::Workspaces(["nlp".to_owned()].into());
+    let find = |sight: &Sight, who| store.readers.resolve("训练", sight, Some(who)).unwrap();
+    assert_eq!(find(&nlp, "ada"), Resolution::One(own));
+    assert_eq!(find(&nlp, "bob"), Resolution::One(other));
+    assert!(matches!(find(&nlp, "eve"), Resolution::Many(all) if all.len() == 2));
+    assert_eq!(find(&Sight::Workspaces(["cv".to_owned()].into()), "ada"), Resolution::One(hidden));
+    assert_eq!(find(&Sight::Workspaces(BTreeSet::new()), "ada"), Resolution::None);
+}
+
 #[test]
 fn a_list_can_be_narrowed() {
     let mut store = Fixture::new();

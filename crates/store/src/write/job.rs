@@ -16,10 +16,10 @@ const INSERT_JOB: &str = "
     INSERT INTO job (
         id, name, kind, owner, workspace, spec, parent, array_index, priority, target, bundle, submitted_at,
         state, ending, reason, failed_rank, hold, attempt, retried, eligible_at, generation, exit_code, started_at,
-        ended_at, source
+        ended_at, source, display_name
     ) VALUES (
         ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-        ?25
+        ?25, ?26
     )";
 const UPDATE_JOB: &str = "
     UPDATE job SET
@@ -74,6 +74,7 @@ pub(super) fn insert(transaction: &Transaction, new: &NewJob) -> Result<u64> {
         job.started_at.map(time),
         job.ended_at.map(time),
         optional_json(new.source.as_ref())?,
+        new.spec.display_name,
     ])?;
     let seq = transaction.last_insert_rowid().cast_unsigned();
     request::insert(transaction, new)?;

@@ -137,11 +137,16 @@ fn bar(used: usize, all: usize) -> String {
     format!("{}{}", "#".repeat(full), ".".repeat(width - full))
 }
 
+/// `train (训练任务)`: the name that can be typed, and what people call it.
+fn named(name: &str, display_name: Option<&str>) -> String {
+    display_name.map_or_else(|| name.to_owned(), |shown| format!("{name} ({shown})"))
+}
+
 fn of_queue(picture: &Picture) -> Panel {
     let row = |one: &muster_api::quota::QueuedView| Row {
         cells: vec![
             queue::position(one),
-            one.name.clone(),
+            named(&one.name, one.display_name.as_deref()),
             one.user.clone(),
             one.workspace.clone(),
             one.priority.to_string(),
@@ -173,7 +178,7 @@ fn of_jobs(picture: &Picture) -> Panel {
     let row = |job: &muster_api::view::JobSummary| Row {
         cells: vec![
             job.id.to_string(),
-            job.name.clone(),
+            named(&job.name, job.display_name.as_deref()),
             job.state.to_string(),
             job.nodes.to_string(),
             job.gpus.clone().unwrap_or_else(|| "-".into()),

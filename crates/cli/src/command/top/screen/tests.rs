@@ -54,6 +54,7 @@ fn queued(number: u64, name: &str, priority: u32) -> QueuedView {
         position: Some(number),
         job: JobId::from_random(number),
         name: name.into(),
+        display_name: None,
         user: "ada".into(),
         workspace: "nlp".into(),
         on: "local".into(),
