@@ -120,8 +120,11 @@ pub struct Place {
 /// A person.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UserView {
-    /// What they are called.
+    /// What they are called: their identifier, which records and jobs name them by.
     pub name: String,
+    /// What people call them, in any script. Not unique.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// Whether they may come in.
     pub state: UserState,
     /// May do everything.
@@ -150,6 +153,10 @@ pub struct CreateUser {
     /// What to call them: small letters, digits, `-`, `_`, `.`.
     #[schema(max_length = 32)]
     pub name: String,
+    /// What people call them, in any script: up to 100 characters, none of them invisible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 100)]
+    pub display_name: Option<String>,
     /// Their first password; without one they come in by tokens alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256)]
@@ -179,6 +186,15 @@ pub struct ChangeUser {
     pub account: Option<String>,
 }
 
+/// `PUT /users/{user}/display-name`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetDisplayName {
+    /// What people call them, in any script: up to 100 characters, none of them invisible; an empty text takes it away.
+    #[schema(max_length = 100)]
+    pub display_name: String,
+}
+
 /// `PUT /users/{user}/password`.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -200,6 +216,9 @@ pub struct SetPassword {
 pub struct WorkspaceView {
     /// Its name.
     pub name: String,
+    /// What people call it, in any script. Not unique.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// The priority of jobs that name none.
     #[serde(default)]
     pub priority: Option<u32>,
@@ -221,6 +240,9 @@ pub struct WorkspaceView {
 pub struct MemberView {
     /// Who.
     pub user: String,
+    /// What people call them, in any script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// What they are; absent while they have only asked.
     #[serde(default)]
     pub role: Option<Role>,
@@ -248,9 +270,13 @@ pub struct CreateWorkspace {
     pub settings: WorkspaceSettings,
 }
 
-/// `PATCH /workspaces/{workspace}`: what is absent stays, and 0 takes it away.
+/// `PATCH /workspaces/{workspace}`: what is absent stays, and 0 or an empty text takes it away.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct WorkspaceSettings {
+    /// What people call it, in any script: up to 100 characters, none of them invisible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 100)]
+    pub display_name: Option<String>,
     /// The priority of jobs that name none, from 1 to 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,

@@ -86,6 +86,8 @@ pub enum UserState {
 pub struct User {
     /// What they are called; their jobs are theirs by it.
     pub name: String,
+    /// What people call them, in any script; never used as an identifier.
+    pub display_name: Option<String>,
     /// Whether they may come in.
     pub state: UserState,
     /// May do everything.
@@ -103,6 +105,8 @@ pub struct User {
 pub struct Workspace {
     /// Its name.
     pub name: String,
+    /// What people call it, in any script; never used as an identifier.
+    pub display_name: Option<String>,
     /// The priority of jobs that name none.
     pub priority: Option<u32>,
     /// The longest that a job may run.

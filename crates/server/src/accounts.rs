@@ -152,14 +152,20 @@ impl Accounts {
         let decide = move |_: &Directory| {
             let user = User {
                 name: FIRST.into(),
+                display_name: None,
                 state: UserState::Active,
                 is_admin: true,
                 password: Some(hash),
                 account: None,
                 created_at,
             };
-            let workspace =
-                Workspace { name: DEFAULT_WORKSPACE.into(), priority: None, max_run_time: None, created_at };
+            let workspace = Workspace {
+                name: DEFAULT_WORKSPACE.into(),
+                display_name: None,
+                priority: None,
+                max_run_time: None,
+                created_at,
+            };
             let membership = Membership {
                 workspace: DEFAULT_WORKSPACE.into(),
                 user: FIRST.into(),

@@ -131,6 +131,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(account::whoami))
         .routes(routes!(user::list, user::create))
         .routes(routes!(user::show, user::change))
+        .routes(routes!(user::set_display_name))
         .routes(routes!(user::set_password))
         .routes(routes!(user::tokens, user::create_token))
         .routes(routes!(user::rotate_token))

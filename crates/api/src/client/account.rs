@@ -6,8 +6,8 @@ use super::operation::{percent_encoded as segment, with_query};
 use super::{Body, Client, Download, Error, Method, encode};
 use crate::account::{
     AuditLinesQuery, AuditPage, AuditQuery, ChangeUser, CreateToken, CreateUser, CreateWorkspace, Login,
-    NewToken, PutMember, SetPassword, SignUp, TokenList, UserList, UserView, WhoAmI, WorkspaceList,
-    WorkspaceSettings, WorkspaceView,
+    NewToken, PutMember, SetDisplayName, SetPassword, SignUp, TokenList, UserList, UserView, WhoAmI,
+    WorkspaceList, WorkspaceSettings, WorkspaceView,
 };
 
 impl Client {
@@ -49,6 +49,12 @@ impl Client {
     /// Changes what somebody may do.
     pub async fn change_user(&self, name: &str, request: &ChangeUser) -> Result<UserView, Error> {
         self.request(Method::PATCH, &user(name, ""), Some(request)).await
+    }
+
+    /// Sets what people call somebody; an empty text takes it away.
+    pub async fn set_display_name(&self, name: &str, display_name: &str) -> Result<UserView, Error> {
+        let request = SetDisplayName { display_name: display_name.into() };
+        self.request(Method::PUT, &user(name, "/display-name"), Some(&request)).await
     }
 
     /// Sets a password.

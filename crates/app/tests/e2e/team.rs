@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use muster_testkit::http::{Door, Request};
 use muster_testkit::{Finished, Home, Running, wait_for};
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
 
 use crate::{home_with, until};
 
@@ -427,5 +428,96 @@ fn two_people_have_their_turns_whoever_came_first() {
     let later = order[first_of_bob..].iter().filter(|owner| **owner == "ada").count();
     assert_eq!(order.len(), 15);
     assert!(later >= 4, "bob had his turns beside her, and not after her: {order:?}");
+    team.stop();
+}
+
+#[test]
+fn people_and_workspaces_have_names_in_any_script() {
+    let team = Team::start(&[]);
+    let everybody =
+        people(&team, &[("ada", "nlp", "lead"), ("bob", "nlp", "member"), ("eve", "cv", "member")]);
+    let [ada, bob, eve] = &everybody[..] else { panic!("three people") };
+    let admin = team.person("admin");
+
+    // Their own, and a workspace's by those who lead it.
+    bob.ok(&["user", "set", "--display-name", "王芳"]);
+    bob.ok(&["user", "set", "bob", "--display-name", "王芳"]);
+    bob.refused(&["user", "set", "ada", "--display-name", "x"], "forbidden");
+    bob.refused(&["user", "set", "--display-name", "x", "--admin", "true"], "forbidden");
+    bob.refused(&["workspace", "set", "nlp", "--display-name", "x"], "forbidden");
+    eve.refused(&["workspace", "set", "nlp", "--display-name", "x"], "not_found");
+    ada.ok(&["workspace", "set", "nlp", "--display-name", "自然语言处理"]);
+    admin.ok(&["workspace", "add", "ops", "--display-name", "运维"]);
+    admin.ok(&["user", "add", "zhao", "--no-password", "--display-name", "Zhao\u{308}"]);
+    admin.ok(&["user", "set", "eve", "--display-name", "Ève", "--account", "daemon"]);
+
+    // Beside the identifiers, and in line.
+    let shown = |of: &Value, name: &str| {
+        let one = of.as_array().expect("a list").iter().find(|one| one["name"] == name).expect("it is there");
+        one["display_name"].clone()
+    };
+    let users = admin.json(&["user", "ls", "--json"]);
+    let expected = [("bob", "王芳"), ("zhao", "Zhaö"), ("eve", "Ève")];
+    assert!(expected.iter().all(|(name, text)| shown(&users, name) == *text), "{users}");
+    assert_eq!(
+        (shown(&users, "ada"), shown(&admin.json(&["workspace", "ls", "--json"]), "ops")),
+        (Value::Null, json!("运维"))
+    );
+    for (words, column, cells) in
+        [(["user", "ls"], "STATE", "active"), (["workspace", "ls"], "YOU ARE", "lead")]
+    {
+        let table = admin.ok(&words);
+        let start = |line: &str, cell: &str| line.find(cell).map(|at| line[..at].width());
+        let header = table.lines().next().expect("a header");
+        assert!(start(header, "DISPLAY NAME").is_some(), "{table}");
+        for row in table.lines().skip(1) {
+            assert_eq!(start(row, cells), start(header, column), "{table}");
+        }
+    }
+    let workspace = bob.ok(&["workspace", "show", "nlp"]);
+    assert!(
+        workspace.contains("display name  自然语言处理") && workspace.contains("bob (王芳)"),
+        "{workspace}"
+    );
+
+    // What would pass for something else is refused; what stays is a name beside an identifier.
+    for hostile in ["admin\u{202e}", "a\u{200b}da", " ada", "ada\x1b[2K", &"王".repeat(101)] {
+        let done = bob.run(&["user", "set", "--display-name", hostile]);
+        assert_eq!(done.code(), 2, "{hostile:?}: {}", done.err());
+        assert!(done.err().contains("display_name: must"), "{hostile:?}: {}", done.err());
+        let done = ada.run(&["workspace", "set", "nlp", "--display-name", hostile]);
+        assert_eq!(done.code(), 2, "{hostile:?}: {}", done.err());
+    }
+    bob.ok(&["user", "set", "--display-name", "ada"]);
+    let job = bob.submit(&["--name", "训练任务"], "end");
+    assert_eq!(admin.json(&["show", &job, "--json"])["owner"], "bob");
+    let job_of_ada = ada.submit(&["--name", "训练任务"], "end");
+    assert_eq!(bob.json(&["show", "训练任务", "--json"])["id"], json!(job), "one's own comes first");
+    eve.refused(&["show", "训练任务"], "job_not_found");
+    admin.refused(&["show", "训练任务"], "ambiguous");
+    bob.refused(&["stop", &job_of_ada], "forbidden");
+
+    // Records name identifiers.
+    let lines = admin.ok(&["audit", "-n", "1000", "--json"]);
+    let entries = serde_json::Deserializer::from_str(&lines).into_iter();
+    let entries: Vec<Value> = entries.collect::<Result<_, _>>().expect("JSON");
+    let own = entries
+        .iter()
+        .find(|one| one["operation"] == "set_display_name" && one["detail"]["display_name"] == "王芳");
+    let own = own.expect("the change is on record");
+    assert_eq!((&own["user"], &own["target"]), (&json!("bob"), &json!("bob")));
+    for entry in &entries {
+        let text = format!("{}{}", entry["user"], entry["target"]);
+        assert!(text.is_ascii(), "{entry}");
+    }
+
+    // They outlive a kill, and go when nothing is said.
+    let team = team.kill_and_restart();
+    let bob = team.person("bob");
+    let named = || shown(&bob.json(&["user", "ls", "--json"]), "bob");
+    assert_eq!(named(), "ada");
+    bob.ok(&["user", "set", "--display-name", ""]);
+    assert_eq!(named(), Value::Null);
+    fs::write(team.home.shared().join("end"), "").expect("the end");
     team.stop();
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 use muster_api::account::{ChangeUser, CreateUser, Place, PutMember, SetPassword, UserView};
+use muster_api::client::Client;
 use muster_api::model::Timestamp;
 use muster_api::model::account::UserState;
 use serde_json::json;
@@ -20,6 +21,7 @@ use crate::{duration, password, terminal};
 Examples:
   muster user add ada --workspace nlp --role member
   muster user ls
+  muster user set --display-name 王芳  your own
   muster user disable ada             cut off at once; her jobs go on
   muster user passwd                  your own
 
@@ -42,11 +44,15 @@ enum Action {
     #[command(after_help = "\
 Examples:
   muster user add ada --workspace nlp
+  muster user add wangfang --display-name 王芳
   muster user add ci --no-password && muster token add ci --user ci --scope write
   pwgen 20 1 | muster user add ada --password-stdin")]
     Add {
         /// What to call them: small letters, digits, -, _, .
         name: String,
+        /// What people call them, in any script
+        #[arg(long, value_name = "TEXT")]
+        display_name: Option<String>,
         /// May do everything
         #[arg(long)]
         admin: bool,
@@ -68,13 +74,16 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Change what somebody may do
+    /// Change what somebody is called or may do
     #[command(
-        after_help = "Examples:\n  muster user set ada --admin true\n  muster user set ada --account ada.l"
+        after_help = "Examples:\n  muster user set --display-name 王芳    your own\n  muster user set ada --display-name ''    none any more\n  muster user set ada --admin true\n  muster user set ada --account ada.l"
     )]
     Set {
-        /// Who
-        name: String,
+        /// Who (default: you)
+        name: Option<String>,
+        /// What people call them, in any script; '' for nothing
+        #[arg(long, value_name = "TEXT")]
+        display_name: Option<String>,
         /// Whether they may do everything
         #[arg(long, value_name = "BOOL")]
         admin: Option<bool>,
@@ -135,10 +144,9 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             let user = add(&session, &args.action).await?;
             said(&user, *json, &format!("{} has an account", user.name))?;
         }
-        Action::Set { name, admin, account, json } => {
-            let request = ChangeUser { admin: *admin, account: account.clone(), disabled: None };
-            let user = session.call(async |client| client.change_user(name, &request).await).await?;
-            said(&user, *json, &format!("{name} is changed"))?;
+        Action::Set { json, .. } => {
+            let user = set(&session, &args.action).await?;
+            said(&user, *json, &format!("{} is changed", user.name))?;
         }
         Action::Disable { name, json } | Action::Enable { name, json } => {
             let disabled = matches!(args.action, Action::Disable { .. });
@@ -177,11 +185,15 @@ async fn list(session: &Session, json: bool) -> Result<(), Error> {
         let row = [user.name.clone(), state.into(), admin.into(), places(&user.workspaces), since];
         table.row(row.map(Into::into).into());
     }
+    let display_names: Vec<_> = users.iter().map(|user| user.display_name.as_deref()).collect();
+    table.insert_after(0, "DISPLAY NAME", &display_names);
     terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
 async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
-    let Action::Add { name, admin, no_password, workspace, role, account, password, .. } = action else {
+    let Action::Add { name, display_name, admin, no_password, workspace, role, account, password, .. } =
+        action
+    else {
         unreachable!("it is called for that one alone")
     };
     if let Some(workspace) = workspace {
@@ -192,7 +204,13 @@ async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
         true => None,
         false => Some(password.chosen(&format!("A first password for {name}, of 10 characters or more: "))?),
     };
-    let request = CreateUser { name: name.clone(), password, admin: *admin, account: account.clone() };
+    let request = CreateUser {
+        name: name.clone(),
+        display_name: display_name.clone(),
+        password,
+        admin: *admin,
+        account: account.clone(),
+    };
     let mut user = session.client().create_user(&request).await?;
     if let Some(workspace) = workspace {
         let request = PutMember { role: (*role).into() };
@@ -200,6 +218,24 @@ async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
         user = session.call(async |client| client.user(name).await).await?;
     }
     Ok(user)
+}
+
+/// What somebody may do is for admins to say; what they are called, for themselves as well.
+async fn set(session: &Session, action: &Action) -> Result<UserView, Error> {
+    let Action::Set { name, display_name, admin, account, .. } = action else {
+        unreachable!("it is called for that one alone")
+    };
+    let name = match name {
+        Some(name) => name.clone(),
+        None => session.call(async |client| client.whoami().await).await?.user,
+    };
+    let request = ChangeUser { admin: *admin, account: account.clone(), disabled: None };
+    let change = async |client: &Client| client.change_user(&name, &request).await;
+    let Some(shown) = display_name else { return session.call(change).await };
+    if admin.is_some() || account.is_some() {
+        session.call(change).await?;
+    }
+    session.call(async |client| client.set_display_name(&name, shown).await).await
 }
 
 async fn set_password(

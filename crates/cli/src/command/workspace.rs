@@ -49,7 +49,10 @@ impl From<RoleFlag> for Role {
 }
 
 #[derive(Debug, Clone, ClapArgs)]
-struct Limits {
+struct Settings {
+    /// What people call it, in any script; '' for nothing
+    #[arg(long, value_name = "TEXT")]
+    display_name: Option<String>,
     /// The priority of jobs that name none, and the highest that members may name: 1 to 1000, or 0 for the usual one
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<u32>,
@@ -63,10 +66,14 @@ fn span(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { duration::parse(text) }
 }
 
-impl From<&Limits> for WorkspaceSettings {
-    fn from(limits: &Limits) -> Self {
+impl From<&Settings> for WorkspaceSettings {
+    fn from(given: &Settings) -> Self {
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        Self { priority: limits.priority, max_run_time_ms: limits.max_run_time.map(millis) }
+        Self {
+            display_name: given.display_name.clone(),
+            priority: given.priority,
+            max_run_time_ms: given.max_run_time.map(millis),
+        }
     }
 }
 
@@ -92,13 +99,13 @@ enum Action {
     },
     /// Make a workspace
     #[command(
-        after_help = "Examples:\n  muster workspace add nlp\n  muster workspace add nlp --max-run-time 2d"
+        after_help = "Examples:\n  muster workspace add nlp\n  muster workspace add nlp --max-run-time 2d\n  muster workspace add nlp --display-name 自然语言处理"
     )]
     Add {
         /// What to call it: small letters, digits, -, _, .
         name: String,
         #[command(flatten)]
-        limits: Limits,
+        settings: Settings,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -111,7 +118,7 @@ enum Action {
         /// Which
         name: String,
         #[command(flatten)]
-        limits: Limits,
+        settings: Settings,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -171,8 +178,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
             let one = session.call(async |client| client.workspace(name).await).await?;
             said(&one, *json, described(&one).trim_end())?;
         }
-        Action::Add { name, limits, json } => {
-            let request = CreateWorkspace { name: name.clone(), settings: limits.into() };
+        Action::Add { name, settings, json } => {
+            let request = CreateWorkspace { name: name.clone(), settings: settings.into() };
             let one = session.client().create_workspace(&request).await?;
             said(
                 &one,
@@ -180,8 +187,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
                 &format!("{name} is there; `muster workspace add-member {name} USER` fills it"),
             )?;
         }
-        Action::Set { name, limits, json } => {
-            let request = WorkspaceSettings::from(limits);
+        Action::Set { name, settings, json } => {
+            let request = WorkspaceSettings::from(settings);
             let one = session.call(async |client| client.change_workspace(name, &request).await).await?;
             said(&one, *json, &format!("{name} is changed"))?;
         }
@@ -225,6 +232,8 @@ async fn list(session: &Session, json: bool) -> Result<(), Error> {
         ];
         table.row(row.map(Into::into).into());
     }
+    let display_names: Vec<_> = workspaces.iter().map(|one| one.display_name.as_deref()).collect();
+    table.insert_after(0, "DISPLAY NAME", &display_names);
     terminal::to_stdout(&table.render(terminal::width(), terminal::stdout_has_colours()))
 }
 
@@ -235,10 +244,16 @@ fn longest(one: &WorkspaceView) -> String {
 fn described(one: &WorkspaceView) -> String {
     let priority = one.priority.map_or("the usual".into(), |priority| priority.to_string());
     let name = printable::inline(&one.name);
-    let mut text = format!("{name}\n  priority      {priority}\n  max run time  {}\n", longest(one));
+    let mut text = format!("{name}\n");
+    if let Some(shown) = &one.display_name {
+        text.push_str(&format!("  display name  {}\n", printable::inline(shown)));
+    }
+    text.push_str(&format!("  priority      {priority}\n  max run time  {}\n", longest(one)));
     for member in &one.members {
         let role = member.role.map_or("has asked", |role| role.as_str());
-        text.push_str(&format!("  {role:<12}  {}\n", printable::inline(&member.user)));
+        let shown = member.display_name.as_ref().map(|shown| format!(" ({shown})")).unwrap_or_default();
+        let member = format!("{}{shown}", member.user);
+        text.push_str(&format!("  {role:<12}  {}\n", printable::inline(&member)));
     }
     text
 }

@@ -164,6 +164,7 @@ fn newcomer(
     }
     let user = User {
         name: name.to_owned(),
+        display_name: None,
         state: UserState::Pending,
         is_admin: false,
         password: Some(hash),
@@ -250,6 +251,7 @@ mod tests {
     fn pending(name: &str, days: i64) -> User {
         User {
             name: name.into(),
+            display_name: None,
             state: UserState::Pending,
             is_admin: false,
             password: None,
@@ -261,6 +263,7 @@ mod tests {
     fn directory(users: Vec<User>) -> Directory {
         let workspace = Workspace {
             name: "nlp".into(),
+            display_name: None,
             priority: None,
             max_run_time: None,
             created_at: Timestamp::UNIX_EPOCH,

@@ -192,7 +192,13 @@ mod tests {
 
     fn workspace(priority: Option<u32>, hours: Option<u64>) -> Workspace {
         let max_run_time = hours.map(|hours| Duration::from_secs(hours * 3600));
-        Workspace { name: "nlp".into(), priority, max_run_time, created_at: Timestamp::UNIX_EPOCH }
+        Workspace {
+            name: "nlp".into(),
+            display_name: None,
+            priority,
+            max_run_time,
+            created_at: Timestamp::UNIX_EPOCH,
+        }
     }
 
     fn field(workspace: &Workspace, role: Role, mut spec: JobSpec) -> Option<String> {

@@ -118,6 +118,7 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("create_user", Admin(Scope::Admin)),
     ("show_user", Person(Scope::Read)),
     ("change_user", Admin(Scope::Admin)),
+    ("set_display_name", Person(Scope::Admin)),
     ("set_password", Person(Scope::Admin)),
     ("list_tokens", Person(Scope::Read)),
     ("create_token", Person(Scope::Admin)),

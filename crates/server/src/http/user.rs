@@ -6,12 +6,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use muster_api::account::{
-    ChangeUser, CreateToken, CreateUser, NewToken, Place, SetPassword, TokenList, UserList, UserView,
+    ChangeUser, CreateToken, CreateUser, NewToken, Place, SetDisplayName, SetPassword, TokenList, UserList,
+    UserView,
 };
 use muster_api::problem::{Code, Problem};
-use muster_model::JobSpec;
 use muster_model::account::{Role, Scope, Token, User, UserState, check_name, check_password};
 use muster_model::spec::{FieldCode, FieldError};
+use muster_model::{JobSpec, display_name};
 use muster_store::AccountChange;
 use serde_json::json;
 
@@ -56,8 +57,10 @@ pub(super) async fn create(
     Json(request): Json<CreateUser>,
 ) -> Result<(StatusCode, Json<UserView>), Failure> {
     let accounts = accounts(&shared)?;
-    let CreateUser { name, password, admin, account } = request;
+    let CreateUser { name, display_name, password, admin, account } = request;
+    let shown = display_name::change("display_name", display_name.as_deref(), None);
     let wrong = [
+        shown.as_ref().err().cloned(),
         check_name("name", &name).err(),
         password.as_ref().and_then(|password| check_password("password", password).err()),
         account.as_ref().and_then(|account| check_name("account", account).err()),
@@ -69,7 +72,15 @@ pub(super) async fn create(
     };
     // An admin who says nothing else means the account of the same name; who signs up has none until an admin says which.
     let account = Some(account.unwrap_or_else(|| name.clone()));
-    let user = User { name, state: UserState::Active, is_admin: admin, password, account, created_at: now() };
+    let user = User {
+        name,
+        display_name: shown.ok().flatten(),
+        state: UserState::Active,
+        is_admin: admin,
+        password,
+        account,
+        created_at: now(),
+    };
     let mut entry = caller.audit("create_user", user.name.clone(), "done");
     entry.detail = Some(json!({ "admin": admin }));
     let made = user.clone();
@@ -147,6 +158,29 @@ pub(super) async fn change(
     };
     let user = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     shared.core.tell(Input::Renew(user.name.clone())).await?;
+    Ok(Json(accounts.look(|directory| view(directory, &user, &caller))))
+}
+
+/// Set what people call somebody. Their jobs, and the records of what they do, name them by their identifier.
+#[utoipa::path(put, path = "/api/v1/users/{user}/display-name", tag = "people", operation_id = "set_display_name",
+    params(("user" = String, Path, description = "their name")), request_body = SetDisplayName,
+    responses((status = 200, body = UserView), Always, OnPerson, Reads, Takes, Conflicts))]
+pub(super) async fn set_display_name(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    Segment(name): Segment,
+    Json(request): Json<SetDisplayName>,
+) -> Result<Json<UserView>, Failure> {
+    let accounts = accounts(&shared)?;
+    let display_name = display_name::change("display_name", Some(&request.display_name), None)
+        .map_err(|error| Problem::fields(vec![error]))?;
+    let mut entry = caller.audit("set_display_name", name.clone(), "done");
+    entry.detail = Some(json!({ "display_name": display_name }));
+    let decide = move |directory: &Directory| {
+        let user = User { display_name, ..directory.require_user(&name)?.clone() };
+        Ok((vec![AccountChange::User(user.clone())], user))
+    };
+    let user = accounts.change(&shared.core, Some(&caller), entry, decide).await?;
     Ok(Json(accounts.look(|directory| view(directory, &user, &caller))))
 }
 
@@ -326,6 +360,7 @@ fn view(directory: &Directory, user: &User, caller: &Caller) -> UserView {
     let places = places.filter(|one| is_open || caller.rights.role(&one.workspace).is_some());
     UserView {
         name: user.name.clone(),
+        display_name: user.display_name.clone(),
         state: user.state,
         admin: user.is_admin,
         account: user.account.clone().filter(|_| is_open),

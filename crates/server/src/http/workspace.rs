@@ -10,6 +10,7 @@ use muster_api::account::{
 };
 use muster_api::problem::{Code, Problem};
 use muster_model::account::{Membership, Role, User, UserState, Workspace, check_name};
+use muster_model::display_name;
 use muster_model::spec::{FieldCode, FieldError, MAX_PRIORITY};
 use muster_store::AccountChange;
 
@@ -48,7 +49,13 @@ pub(super) async fn create(
     let accounts = accounts(&shared)?;
     let name = check_name("name", &request.name).err();
     refuse(name.into_iter().chain(wrong(&request.settings)).collect())?;
-    let empty = Workspace { name: request.name, priority: None, max_run_time: None, created_at: now() };
+    let empty = Workspace {
+        name: request.name,
+        display_name: None,
+        priority: None,
+        max_run_time: None,
+        created_at: now(),
+    };
     let made = with(empty, &request.settings);
     let (entry, workspace) = (caller.audit("create_workspace", made.name.clone(), "done"), made.clone());
     let decide = move |directory: &Directory| {
@@ -76,7 +83,7 @@ pub(super) async fn show(
     Ok(Json(found?))
 }
 
-/// Change a workspace: what is absent stays, and 0 takes it away.
+/// Change a workspace: what is absent stays, and 0 or an empty text takes it away.
 #[utoipa::path(patch, path = "/api/v1/workspaces/{workspace}", tag = "people", operation_id = "change_workspace",
     params(("workspace" = String, Path, description = "its name")), request_body = WorkspaceSettings,
     responses((status = 200, body = WorkspaceView), Always, OnWorkspace, Reads, Takes, Conflicts))]
@@ -221,6 +228,7 @@ fn wrong(settings: &WorkspaceSettings) -> impl Iterator<Item = FieldError> {
     let priority = settings.priority.filter(|value| *value > MAX_PRIORITY);
     let longest = settings.max_run_time_ms.filter(|value| *value > LONGEST_MS);
     [
+        display_name::change("display_name", settings.display_name.as_deref(), None).err(),
         priority.map(|value| range("priority", value.into(), u64::from(MAX_PRIORITY))),
         longest.map(|value| range("max_run_time_ms", value, LONGEST_MS)),
     ]
@@ -231,7 +239,11 @@ fn wrong(settings: &WorkspaceSettings) -> impl Iterator<Item = FieldError> {
 fn with(before: Workspace, settings: &WorkspaceSettings) -> Workspace {
     let priority = settings.priority.or(before.priority).filter(|value| *value > 0);
     let longest = settings.max_run_time_ms.map(Duration::from_millis).or(before.max_run_time);
-    Workspace { priority, max_run_time: longest.filter(|span| !span.is_zero()), ..before }
+    let display_name = match settings.display_name.as_deref() {
+        None => before.display_name,
+        Some(text) => Some(display_name::normalized(text)).filter(|text| !text.is_empty()),
+    };
+    Workspace { display_name, priority, max_run_time: longest.filter(|span| !span.is_zero()), ..before }
 }
 
 fn view(directory: &Directory, workspace: &Workspace, caller: &Caller) -> WorkspaceView {
@@ -242,12 +254,18 @@ fn view(directory: &Directory, workspace: &Workspace, caller: &Caller) -> Worksp
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     WorkspaceView {
         name: workspace.name.clone(),
+        display_name: workspace.display_name.clone(),
         priority: workspace.priority,
         max_run_time_ms: workspace.max_run_time.map(millis),
         created_at: workspace.created_at,
         role,
         members: members
-            .map(|one| MemberView { user: one.user.clone(), role: one.role, since: one.since })
+            .map(|one| MemberView {
+                user: one.user.clone(),
+                display_name: directory.user(&one.user).and_then(|user| user.display_name.clone()),
+                role: one.role,
+                since: one.since,
+            })
             .collect(),
     }
 }

@@ -38,8 +38,13 @@ impl Team {
             ("lead", nlp, Role::Lead),
             ("root", None, Role::Lead),
         ] {
-            let request =
-                CreateUser { name: name.into(), password: None, admin: name == "root", account: None };
+            let request = CreateUser {
+                name: name.into(),
+                display_name: None,
+                password: None,
+                admin: name == "root",
+                account: None,
+            };
             team.operator(Method::POST, "/users", &request).await;
             if let Some(workspace) = workspace {
                 let path = format!("/workspaces/{workspace}/members/{name}");

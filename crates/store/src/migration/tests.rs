@@ -10,6 +10,7 @@ use super::{ALL, Migration, migrate};
 use crate::connection::{WalIndex, open_writer};
 use crate::error::{Class, Error};
 use crate::fixture::{Fixture, new_job};
+use crate::read::list::JobFilter;
 use crate::store::Store;
 
 const FIRST: Migration = Migration { number: 1, name: "first", sql: "CREATE TABLE a (x)" };
@@ -72,6 +73,28 @@ fn removals_owed_before_the_moment_was_written_down_stay() {
     drop(connection);
     let owed = Store::open(dir.path()).unwrap().readers.owed_removals().unwrap();
     assert_eq!((owed[0].node.as_str(), owed[0].jobs, owed[0].since), ("node_a", 1, None));
+}
+
+#[test]
+fn jobs_users_and_workspaces_of_before_display_names_have_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut connection = open(dir.path());
+    migrate(&mut connection, &ALL[..14]).unwrap();
+    let rows = "
+        INSERT INTO user (name, state, admin, created_at) VALUES ('ada', 'active', 0, 1);
+        INSERT INTO workspace (name, created_at) VALUES ('nlp', 1);
+        INSERT INTO spec VALUES (1, 'd', '{}', 1, NULL, 'true');
+        INSERT INTO job (id, name, kind, owner, workspace, spec, priority, target, submitted_at, state, hold, attempt,
+                retried, generation)
+            VALUES ('job_0123456789', 'n', 'training', 'ada', 'nlp', 1, 0, 'local', 1, 'succeeded', 0, 0, 0, 0);";
+    connection.execute_batch(rows).unwrap();
+    migrate(&mut connection, ALL).unwrap();
+    drop(connection);
+    let readers = Store::open(dir.path()).unwrap().readers;
+    let accounts = readers.accounts().unwrap();
+    assert_eq!((&accounts.users[0].display_name, &accounts.workspaces[0].display_name), (&None, &None));
+    let jobs = readers.jobs(&JobFilter::default(), 10).unwrap();
+    assert_eq!((jobs.len(), &jobs[0].display_name), (1, &None));
 }
 
 #[test]

@@ -11,8 +11,10 @@ use crate::change::NewAudit;
 use crate::error::{self, doing};
 use crate::row::{Columns, count, time};
 
-const USERS: &str = "SELECT name, state, admin, password, account, created_at FROM user ORDER BY name";
-const WORKSPACES: &str = "SELECT name, priority, max_run_time, created_at FROM workspace ORDER BY name";
+const USERS: &str =
+    "SELECT name, display_name, state, admin, password, account, created_at FROM user ORDER BY name";
+const WORKSPACES: &str =
+    "SELECT name, display_name, priority, max_run_time, created_at FROM workspace ORDER BY name";
 const MEMBERSHIPS: &str = "SELECT workspace, user, role, since FROM membership ORDER BY workspace, user";
 const TOKENS: &str = "SELECT id, user, name, digest, scope, workspace, created_at, expires_at FROM token ORDER BY created_at, id";
 /// The last row of each request is its entry.
@@ -130,6 +132,7 @@ fn read_user(row: &Row) -> Result<User> {
     let columns = &mut Columns::new(row);
     Ok(User {
         name: columns.plain()?,
+        display_name: columns.plain()?,
         state: columns.word()?,
         is_admin: columns.plain()?,
         password: columns.plain()?,
@@ -142,6 +145,7 @@ fn read_workspace(row: &Row) -> Result<Workspace> {
     let columns = &mut Columns::new(row);
     Ok(Workspace {
         name: columns.plain()?,
+        display_name: columns.plain()?,
         priority: columns.plain()?,
         max_run_time: columns
             .plain::<Option<i64>>()?

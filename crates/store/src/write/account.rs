@@ -8,12 +8,13 @@ use crate::change::{AccountChange, NewAudit};
 use crate::row::{count, optional_json, time, word};
 
 const PUT_USER: &str = "
-    INSERT INTO user (name, state, admin, password, account, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-    ON CONFLICT (name) DO UPDATE SET state = ?2, admin = ?3, password = ?4, account = ?5";
+    INSERT INTO user (name, state, admin, password, account, created_at, display_name)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (name) DO UPDATE SET state = ?2, admin = ?3, password = ?4, account = ?5, display_name = ?7";
 const REMOVE_USER: &str = "DELETE FROM user WHERE name = ?1";
 const PUT_WORKSPACE: &str = "
-    INSERT INTO workspace (name, priority, max_run_time, created_at) VALUES (?1, ?2, ?3, ?4)
-    ON CONFLICT (name) DO UPDATE SET priority = ?2, max_run_time = ?3";
+    INSERT INTO workspace (name, priority, max_run_time, created_at, display_name) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (name) DO UPDATE SET priority = ?2, max_run_time = ?3, display_name = ?5";
 const REMOVE_WORKSPACE: &str = "DELETE FROM workspace WHERE name = ?1";
 const PUT_MEMBERSHIP: &str = "
     INSERT INTO membership (workspace, user, role, since) VALUES (?1, ?2, ?3, ?4)
@@ -68,14 +69,16 @@ pub(super) fn audit(transaction: &Transaction, row: &NewAudit) -> Result<()> {
 fn put_user(transaction: &Transaction, user: &User) -> Result<()> {
     let state = word(&user.state)?;
     let at = time(user.created_at);
-    execute(transaction, PUT_USER, params![user.name, state, user.is_admin, user.password, user.account, at])
+    let User { name, display_name, is_admin, password, account, .. } = user;
+    execute(transaction, PUT_USER, params![name, state, is_admin, password, account, at, display_name])
 }
 
 fn put_workspace(transaction: &Transaction, workspace: &Workspace) -> Result<()> {
     let millis = |span: std::time::Duration| count(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
     let longest = workspace.max_run_time.map(millis);
     let at = time(workspace.created_at);
-    execute(transaction, PUT_WORKSPACE, params![workspace.name, workspace.priority, longest, at])
+    let Workspace { name, display_name, priority, .. } = workspace;
+    execute(transaction, PUT_WORKSPACE, params![name, priority, longest, at, display_name])
 }
 
 fn put_membership(transaction: &Transaction, membership: &Membership) -> Result<()> {
@@ -111,6 +114,7 @@ mod tests {
     fn user(name: &str) -> User {
         User {
             name: name.into(),
+            display_name: Some("王芳".into()).filter(|_| name == "ada"),
             state: UserState::Active,
             is_admin: name == "root",
             password: Some("$argon2id$…".into()),
@@ -122,6 +126,7 @@ mod tests {
     fn all() -> Vec<AccountChange> {
         let workspace = Workspace {
             name: "nlp".into(),
+            display_name: Some("自然语言处理".into()),
             priority: Some(700),
             max_run_time: Some(Duration::from_secs(3600)),
             created_at: at(2),

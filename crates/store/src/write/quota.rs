@@ -92,9 +92,16 @@ mod tests {
     fn a_workspace_and_a_user_take_their_quotas_with_them() {
         let mut store = Fixture::new();
         let created_at = Timestamp::UNIX_EPOCH;
-        let workspace = Workspace { name: "vision".into(), priority: None, max_run_time: None, created_at };
+        let workspace = Workspace {
+            name: "vision".into(),
+            display_name: None,
+            priority: None,
+            max_run_time: None,
+            created_at,
+        };
         let user = User {
             name: "ada".into(),
+            display_name: None,
             state: UserState::Active,
             is_admin: false,
             password: None,

@@ -42,6 +42,7 @@ mod tests {
         };
         let workspace = Workspace {
             name: "vision".into(),
+            display_name: None,
             priority: None,
             max_run_time: None,
             created_at: Timestamp::UNIX_EPOCH,

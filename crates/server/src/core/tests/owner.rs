@@ -15,7 +15,13 @@ impl Fixture {
     pub(super) fn with_ada() -> Self {
         let mut fixture = Self::new();
         let at = now();
-        let workspace = Workspace { name: "nlp".into(), priority: None, max_run_time: None, created_at: at };
+        let workspace = Workspace {
+            name: "nlp".into(),
+            display_name: None,
+            priority: None,
+            max_run_time: None,
+            created_at: at,
+        };
         fixture.write(vec![Change::Account(AccountChange::Workspace(workspace))]).unwrap();
         fixture.set_ada(UserState::Active, Some("ada"));
         fixture.set_role(Some(Role::Member));
@@ -26,6 +32,7 @@ impl Fixture {
     fn set_ada(&mut self, state: UserState, account: Option<&str>) {
         let user = User {
             name: "ada".into(),
+            display_name: None,
             state,
             is_admin: false,
             password: None,

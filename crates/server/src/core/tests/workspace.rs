@@ -10,8 +10,13 @@ impl Fixture {
     /// A server that people share, with this workspace.
     fn shared(name: &str) -> Self {
         let mut fixture = Self::new();
-        let workspace =
-            Workspace { name: name.into(), priority: None, max_run_time: None, created_at: now() };
+        let workspace = Workspace {
+            name: name.into(),
+            display_name: None,
+            priority: None,
+            max_run_time: None,
+            created_at: now(),
+        };
         fixture.write(vec![Change::Account(AccountChange::Workspace(workspace))]).unwrap();
         fixture.read_accounts();
         fixture
