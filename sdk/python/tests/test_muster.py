@@ -40,6 +40,18 @@ def test_a_job_runs_and_its_output_is_there(client: muster.Client, work: Path) -
     assert "task0 | rank 0 0.1" in job.output()
 
 
+def test_a_job_is_found_by_its_display_name(client: muster.Client) -> None:
+    job = client.run("echo $MUSTER_JOB_NAME $MUSTER_JOB_DISPLAY_NAME", display_name="训练/任务 1")
+    assert job.wait(timeout=60).state == "succeeded"
+    assert (job.name, job.display_name) == ("echo", "训练/任务 1")
+    assert client.job("训练/任务 1").id == job.id
+    assert job.output() == "echo 训练/任务 1\n"
+    assert client.run("true", name="学习").wait(timeout=60).display_name == "学习"
+    with pytest.raises(muster.Error) as caught:
+        client.run("true", display_name="a\u202eb")
+    assert "display_name" in str(caught.value)
+
+
 def test_logs_can_be_followed_while_it_runs(client: muster.Client, work: Path) -> None:
     job = client.run("for i in 1 2 3; do echo line $i; done; printf 'no end'; echo oops >&2")
     lines = list(job.logs(follow=True))

@@ -41,6 +41,7 @@ class Client:
         command: Words,
         *,
         name: str | None = None,
+        display_name: str | None = None,
         nodes: int = 1,
         array: str | None = None,
         gpus: str | int | None = None,
@@ -63,13 +64,14 @@ class Client:
         """Submits a command as a job and returns at once; `.wait(show=True)` shows its output until it is over.
 
         A list of words is executed as it stands, a text is a line for the shell. The code is the folder `workdir`, the
-        current one if absent. With `array`, such as `"1-1000%16"`, the command runs once for each index. `spec` has any
-        other field of the job file.
+        current one if absent. `display_name` is what people call the job, in any script. With `array`, such as
+        `"1-1000%16"`, the command runs once for each index. `spec` has any other field of the job file.
         """
         resources = {"gpus": None if gpus is None else str(gpus), "cpus": cpus, "memory": memory, "shm": shm}
         fields: dict[str, Any] = {
             "command": command if isinstance(command, str) else list(command),
             "name": name,
+            "display_name": display_name,
             "nodes": nodes,
             "array": array,
             "resources": _said(resources) or None,
@@ -118,7 +120,7 @@ class Client:
         return self.create(spec, environment=os.environ if on == "local" else None)
 
     def job(self, selector: str = "last") -> Job:
-        """A job by its id, the beginning of it, its name, or `last`."""
+        """A job by its id, the beginning of it, its name or display name, or `last`."""
         return Job(self._transport, selector)
 
     def jobs(

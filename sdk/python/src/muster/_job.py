@@ -143,6 +143,11 @@ class Job:
         return self._detail["name"]
 
     @property
+    def display_name(self) -> str | None:
+        """What people call it, in any script."""
+        return self._detail.get("display_name")
+
+    @property
     def nodes(self) -> int:
         return self._detail["nodes"]
 

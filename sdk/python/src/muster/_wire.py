@@ -321,6 +321,7 @@ class CreateUser(TypedDict):
 
     account: NotRequired[str | None]
     admin: NotRequired[bool]
+    display_name: NotRequired[str | None]
     name: str
     password: NotRequired[str | None]
 
@@ -553,6 +554,7 @@ class JobSpec(TypedDict):
     clean_env: NotRequired[bool]
     command: NotRequired[Command]
     command_on: NotRequired[CommandOn | None]
+    display_name: NotRequired[str | None]
     endpoints: NotRequired[list[Endpoint]]
     env: NotRequired[dict[str, str]]
     exclude: NotRequired[list[str]]
@@ -595,6 +597,7 @@ class JobSummary(TypedDict):
     asks: NotRequired[Asks]
     attempt: int
     command: str
+    display_name: NotRequired[str | None]
     elements: NotRequired[ElementCounts | None]
     ended_at: NotRequired[str | None]
     exit_code: NotRequired[int | None]
@@ -684,6 +687,7 @@ class Login(TypedDict):
 class MemberView(TypedDict):
     """Somebody of a workspace."""
 
+    display_name: NotRequired[str | None]
     role: NotRequired[Role | None]
     since: str
     user: str
@@ -883,6 +887,7 @@ class QueuedView(TypedDict):
 
     code: str
     cpu_millis: NotRequired[int]
+    display_name: NotRequired[str | None]
     elements: NotRequired[int | None]
     exclusive: NotRequired[bool]
     gpus: NotRequired[str | None]
@@ -1088,6 +1093,12 @@ class SessionList(TypedDict):
     items: list[Session]
 
 
+class SetDisplayName(TypedDict):
+    """`PUT /users/{user}/display-name`."""
+
+    display_name: str
+
+
 class SetPassword(TypedDict):
     """`PUT /users/{user}/password`."""
 
@@ -1238,6 +1249,7 @@ class UserView(TypedDict):
     account: NotRequired[str | None]
     admin: bool
     created_at: str
+    display_name: NotRequired[str | None]
     name: str
     state: UserState
     workspaces: list[Place]
@@ -1268,6 +1280,7 @@ class Why(TypedDict):
     ahead: NotRequired[int | None]
     code: str
     constraint: NotRequired[str | None]
+    display_name: NotRequired[str | None]
     help: NotRequired[str | None]
     no_estimate: NotRequired[str | None]
     options: NotRequired[list[WhyOption]]
@@ -1308,8 +1321,9 @@ class WorkspaceQuotaView(TypedDict):
 
 
 class WorkspaceSettings(TypedDict):
-    """`PATCH /workspaces/{workspace}`: what is absent stays, and 0 takes it away."""
+    """`PATCH /workspaces/{workspace}`: what is absent stays, and 0 or an empty text takes it away."""
 
+    display_name: NotRequired[str | None]
     max_run_time_ms: NotRequired[int | None]
     priority: NotRequired[int | None]
 
@@ -1318,6 +1332,7 @@ class WorkspaceView(TypedDict):
     """A workspace."""
 
     created_at: str
+    display_name: NotRequired[str | None]
     max_run_time_ms: NotRequired[int | None]
     members: list[MemberView]
     name: str
