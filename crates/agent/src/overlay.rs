@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Gid, Uid};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
@@ -41,31 +42,49 @@ enum Sync {
     Never,
 }
 
+/// Where the kernel marks what an overlay needs to know of a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum OverlayMarks {
+    /// Where only root can.
+    Trusted,
+    /// Where the owner of a user namespace can as well. Directories of the lower tree are copied to be renamed.
+    User,
+}
+
 impl Overlay {
     /// Show the working directory at `target` to this process and those it starts, and to nobody else. The process has
     /// one thread.
     pub(crate) fn enter(&self, target: &Path) -> io::Result<()> {
         // Before the namespace is left: it may fail, and then nothing has happened.
-        let mount = self.mount(Sync::Honest)?;
+        let mount = self.mount(Sync::Honest, OverlayMarks::Trusted, MountAttrFlags::empty())?;
         isolate()?;
         move_mount(&mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         Ok(())
     }
 
+    /// A home directory that has no place yet.
+    pub(crate) fn mount_home(&self, marks: OverlayMarks) -> io::Result<OwnedFd> {
+        // As the file system of homes may be mounted.
+        self.mount(Sync::Honest, marks, MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID)
+    }
+
     /// A mount that has no place yet; it goes when its descriptor is closed.
-    fn mount(&self, sync: Sync) -> io::Result<OwnedFd> {
+    fn mount(&self, sync: Sync, marks: OverlayMarks, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
         let [lower, upper, scratch] = [&self.lower, &self.upper, &self.scratch].map(|path| directory(path));
         let (lower, upper, scratch) = (lower?, upper?, scratch?);
         let context = context()?;
         fsconfig_set_string(&context, "lowerdir", name(&lower))?;
         fsconfig_set_string(&context, "upperdir", name(&upper))?;
         fsconfig_set_string(&context, "workdir", name(&scratch))?;
-        // Programs rename directories, and few of them know what to do when that is refused.
-        fsconfig_set_string(&context, "redirect_dir", "on")?;
+        match marks {
+            // Programs rename directories, and few of them know what to do when that is refused.
+            OverlayMarks::Trusted => fsconfig_set_string(&context, "redirect_dir", "on")?,
+            OverlayMarks::User => fsconfig_set_flag(&context, "userxattr")?,
+        }
         if sync == Sync::Never {
             fsconfig_set_flag(&context, "volatile")?;
         }
-        create(&context, MountAttrFlags::empty())
+        create(&context, attributes)
     }
 }
 
@@ -105,7 +124,8 @@ fn probe(place: &Path) -> io::Result<()> {
     }
     fs::write(overlay.lower.join("file"), "")?;
     // The disk is waited for when an overlay goes, which would cost every start of an agent.
-    let mount = overlay.mount(Sync::Never).or_else(|_| overlay.mount(Sync::Honest))?;
+    let mount = |sync| overlay.mount(sync, OverlayMarks::Trusted, MountAttrFlags::empty());
+    let mount = mount(Sync::Never).or_else(|_| mount(Sync::Honest))?;
     // Some file systems are only found unfit when a change is to be kept.
     let made = rustix::fs::openat(&mount, "file", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     drop(made);
@@ -143,6 +163,20 @@ fn name(directory: &OwnedFd) -> String {
 pub(crate) fn isolate() -> io::Result<()> {
     // SAFETY: only the mounts are taken apart, and no descriptor, for a process or a thread that does nothing else.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+    Ok(())
+}
+
+/// The same in a user namespace, where an account that is not root may mount. There is no way back from it, and programs that
+/// become root by their file, such as `sudo`, do not in it.
+#[expect(unsafe_code, reason = "a thread of its own namespaces can surprise the other threads")]
+pub(crate) fn isolate_as_user(uid: Uid, gid: Gid) -> io::Result<()> {
+    // SAFETY: only users and mounts are taken apart, and no descriptor, for a process that has one thread.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
+    // The kernel lets nobody map groups who could give them up.
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
+    fs::write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(())
 }

@@ -6,9 +6,11 @@
 //! Each path is decided for itself: one that cannot be shown does not hide the others.
 
 mod cover;
+mod home;
 mod mount;
 
 pub(crate) use cover::cover;
+pub use home::OwnHome;
 pub(crate) use mount::remove_points;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +20,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use muster_link::message::{self, GivenVolume};
-use muster_model::launch::{Host, LaunchFile, Work};
+use muster_model::launch::{Host, LaunchFile, Surroundings, Work};
 use muster_model::node::Account;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +78,9 @@ impl Stage {
             .filter(|(path, directory)| Path::new(path) != directory)
             .collect();
         let has_nothing = launch.files.is_empty() && launch.paths.is_empty() && volumes.is_empty();
-        if has_nothing && *around == Default::default() {
+        // A home is beside everything else.
+        let others = Surroundings { home: None, ..around.clone() };
+        if has_nothing && others == Surroundings::default() {
             return Ok(None);
         }
         // Paths that lead elsewhere would be written elsewhere.

@@ -20,7 +20,7 @@ use crate::login::{self, Given, Login};
 use crate::peers::Way;
 use crate::prepare::directory;
 use crate::record::{Record, TaskDir};
-use crate::stage::Stage;
+use crate::stage::{OwnHome, Stage};
 use crate::supervisor::{self, FORMAT, NOTES, Overlay, PROCESSES, Started, Step, StepKind, setup};
 use crate::task::{self, Observation, Pipes, Spawned, Waiting};
 use crate::tree::{self, Preference, Tree, Unavailable};
@@ -75,6 +75,8 @@ pub(crate) struct Means {
     pub(crate) cache: Arc<Cache>,
     /// What logins are given.
     pub(crate) login: Arc<Login>,
+    /// Directories that tasks see as they are wherever they lie: the agent's, and that of its server's socket.
+    pub(crate) kept: Vec<PathBuf>,
     /// The variables of a place that is lent.
     pub(crate) lent: Option<Arc<BTreeMap<String, String>>>,
 }
@@ -106,6 +108,7 @@ pub(crate) fn start(
     let given = means.login.given(person.as_ref())?;
     let stage = Stage::make(&dir.contract(), launch, &record.prepare.volumes, person.as_ref());
     let stage = stage.map_err(Error::Stage)?;
+    let home = own_home(dir, launch, person.as_ref(), means).map_err(Error::Stage)?;
     let way = match &launch.peers {
         Some(gang) => {
             peers::open(dir, gang, record.prepare.task.rank, person.as_ref().map(|it| &it.account))?
@@ -126,7 +129,7 @@ pub(crate) fn start(
     secret::make(dir.path(), &launch.secrets, person.as_ref()).map_err(Error::Secrets)?;
     let who = Who { person, given };
     let launch =
-        supervisor::Launch { stage, ..launch_of(dir, record, launch, means, way, tree.clone(), who) };
+        supervisor::Launch { stage, home, ..launch_of(dir, record, launch, means, way, tree.clone(), who) };
     match give(dir.path(), &launch, waiting, &means.exe) {
         Ok(spawned) => {
             let supervisor = tree::Process::of(Pid::from_child(&spawned.child)).ok();
@@ -140,6 +143,20 @@ pub(crate) fn start(
             Err(error.into())
         }
     }
+}
+
+/// The home directory that the task is to have of its own. Never a task of somebody else's: what root's programs read below
+/// root's home would be theirs.
+fn own_home(
+    dir: &TaskDir,
+    launch: &Launch,
+    person: Option<&Person>,
+    means: &Means,
+) -> io::Result<Option<OwnHome>> {
+    let Some(path) = launch.surroundings.home.as_deref().filter(|_| person.is_none()) else {
+        return Ok(None);
+    };
+    OwnHome::make(dir, path, &environment::account(), &means.kept).map(Some)
 }
 
 /// Give the task to the supervisor that waits for it, or to another if that one is gone.
@@ -226,6 +243,7 @@ fn launch_of(
         overlay,
         has_secrets: !launch.secrets.is_empty(),
         stage: None,
+        home: None,
         launched_processes: match &work {
             Some(Work::Run(processes)) if processes.len() > 1 => processes.len() as u32,
             _ => launch.surroundings.launched_processes,

@@ -94,6 +94,10 @@ fn prepare(dir: &Path, launch: &mut Launch) -> io::Result<()> {
         isolate()?;
         isolated = true;
     }
+    // What else it finds is mounted on it.
+    if let Some(home) = launch.home.take() {
+        isolated = home.enter(launch, isolated);
+    }
     if let Some(stage) = launch.stage.take() {
         stage.enter(launch, isolated)?;
     }

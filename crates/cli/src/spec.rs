@@ -198,6 +198,9 @@ pub(crate) fn assemble_machine(
     if let Some(exclusive) = exclusive {
         base.fields.insert("exclusive".into(), Value::Bool(exclusive));
     }
+    if flags.own_home {
+        base.fields.insert("own_home".into(), Value::Bool(true));
+    }
     judge(flags, base, given, Ok(None))
 }
 

@@ -23,7 +23,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use muster_model::launch::{LaunchFile, Surroundings, Work};
+use muster_model::launch::{LaunchFile, OWN_HOME, Surroundings, Work};
 use muster_model::node::{Account, Device};
 use muster_model::task::Address;
 use muster_model::{AttemptId, JobSpec};
@@ -251,6 +251,9 @@ fn part(gang: &Gang, plan: &Plan, rank: u32) -> Part {
     contract::add(gang, plan, rank, &mut part);
     for face in gang.spec.faces.iter().flatten() {
         face::add(*face, gang, rank, &mut part);
+    }
+    if gang.spec.own_home {
+        part.surroundings.home = Some(OWN_HOME.to_owned());
     }
     if plan.waits(rank) {
         part.work = Work::Wait;

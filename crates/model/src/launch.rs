@@ -65,6 +65,9 @@ pub struct LaunchFile {
     pub executable: bool,
 }
 
+/// Where a machine with a home directory of its own has it: that of the account that machines of a cloud are used under.
+pub const OWN_HOME: &str = "/root";
+
 /// What a platform's tasks find around them beside files. Paths are the platform's, as those of files are.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -87,6 +90,10 @@ pub struct Surroundings {
     /// task's.
     #[serde(skip_serializing_if = "is_zero")]
     pub launched_processes: u32,
+    /// Where the task has a home directory of its own, which is its working directory as well. An agent that cannot show it
+    /// leaves the task the home of its account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
 }
 
 fn is_zero(number: &u32) -> bool {

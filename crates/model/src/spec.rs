@@ -170,6 +170,9 @@ pub struct JobSpec {
     /// Each task has a whole node, with all its devices, and nothing else runs there.
     #[serde(default)]
     pub exclusive: bool,
+    /// Each machine has a home directory of its own, at `/root`; only on `local`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_home: bool,
     /// The batch script of Slurm's that it was made of; its command is what that is called, and its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,

@@ -82,3 +82,18 @@ def test_the_folder_of_the_launcher_is_sent_and_machines_reach_each_other(
     printed = launch("whole_folder.py", tmp_path, environment)
     assert re.findall(r"^reached: (.*)$", printed, re.MULTILINE) == ["rank 0", "rank 1"], printed
     assert "state: 7 classify\n" in printed
+
+
+def test_paths_of_root_are_each_machines_own(environment: dict[str, str], tmp_path: Path) -> None:
+    printed = launch("paths_of_root.py", tmp_path, environment)
+    kept = [[str(rank), "print('accuracy", "0.9')"] for rank in range(MACHINES)]
+    for line in (
+        "home: {'/root'}",
+        "results: ['accuracy 0.9', 'accuracy 0.9']",
+        "ranks: ['0', '1']",
+        f"kept: {kept}",
+        "by ssh: 1",
+        "left: [False, False]",
+    ):
+        assert line in printed.splitlines(), printed
+    assert not Path("/root/muster-paths").exists(), "this computer's own home"

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use muster_link::dial::Server;
 use muster_link::message::{Keep, Launch};
 use muster_model::metrics::Usage;
 use muster_model::node::Device;
@@ -83,6 +84,15 @@ pub(super) struct Hands {
     taken: Option<Taken>,
 }
 
+/// The directories that programs of this node find by their paths.
+fn kept(options: &Options) -> Vec<PathBuf> {
+    let socket = match &options.server {
+        Server::Unix(socket) => socket.parent().map(Path::to_owned),
+        _ => None,
+    };
+    [options.dir.clone()].into_iter().chain(socket).collect()
+}
+
 impl Hands {
     pub(super) fn new(
         options: &Options,
@@ -97,6 +107,7 @@ impl Hands {
             devices: devices.to_vec(),
             cache: Arc::clone(&means.cache),
             login: Arc::clone(&means.login),
+            kept: kept(options),
             lent: options.tenure.as_ref().map(|tenure| Arc::new(tenure.variables.clone())),
         };
         if options.tenure.is_some() {

@@ -268,6 +268,11 @@ fn attach_to(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
 /// Whether any of this is possible, tried in a namespace of this thread's own.
 pub(super) fn probe() -> io::Result<()> {
     isolate()?;
+    probe_mount()
+}
+
+/// Whether this process, whose mounts are its own, may mount.
+pub(super) fn probe_mount() -> io::Result<()> {
     attach(&clone(Path::new("/proc/self"), None)?, Path::new("/tmp"), None)
 }
 

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use crate::account::Person;
 use crate::login::Limit;
 use crate::overlay::Overlay;
-use crate::stage::Stage;
+use crate::stage::{OwnHome, Stage};
 use crate::tree::{Process, Tree};
 
 pub const CONTROL: &str = "control";
@@ -71,6 +71,9 @@ pub struct Launch {
     /// What is to be seen there; none if it is a directory like others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<Overlay>,
+    /// A home directory of its own; none if it has that of its account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<OwnHome>,
     /// What it finds around it; none if that is what everyone finds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,

@@ -40,7 +40,10 @@ impl Node {
     }
 
     pub async fn with(options: &[&str]) -> Node {
-        let home = tempfile::tempdir().unwrap();
+        Node::at(tempfile::tempdir().unwrap(), options).await
+    }
+
+    pub async fn at(home: TempDir, options: &[&str]) -> Node {
         let server = Server::start(home.path());
         JOB.set(JobId::from_random(getrandom::u64().unwrap()));
         let mut node = Node { home, server, agent: None };

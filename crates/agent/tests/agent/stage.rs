@@ -198,3 +198,75 @@ async fn a_path_that_leads_elsewhere_is_refused() {
         "{failure:?}"
     );
 }
+
+fn with_home(launch: &mut Launch) {
+    launch.surroundings.home = Some("/root".into());
+}
+
+#[tokio::test]
+async fn a_home_of_its_own_shows_the_accounts_and_keeps_what_is_changed() {
+    needs_root();
+    let tool = tempfile::NamedTempFile::with_prefix_in(".muster-test-", "/root").unwrap();
+    fs::write(tool.path(), "a tool\n").unwrap();
+    let node = Node::new().await;
+    let tool_path = tool.path().display();
+    let script = format!(
+        "pwd; echo $HOME; cat {tool_path}; echo changed > {tool_path}; echo made > ~/.muster-test-made; rm {tool_path}; \
+         mkdir -p d/e; mv d moved; echo real > $MUSTER_OUTPUT_DIR/kept; sleep 1000"
+    );
+    node.prepare(&task(0)).await;
+    node.server.send(launch_with(&task(0), &script, with_home)).await;
+    node.server.started(&task(0)).await;
+    let work = node.task_dir(&task(0)).join("work");
+    eventually("it has written", || node.task_dir(&task(0)).join("output/kept").exists()).await;
+    assert_eq!(fs::read(tool.path()).unwrap(), b"a tool\n");
+    assert!(!Path::new("/root/.muster-test-made").exists() && work.join("moved/e").is_dir());
+    assert_eq!(fs::read(work.join(".muster-test-made")).unwrap(), b"made\n");
+    assert!(!mounts().contains(node.dir().to_str().unwrap()), "nothing is mounted on the machine");
+    kill_process(supervisor(&node), Signal::KILL).unwrap();
+    assert_eq!(node.server.ended(&task(0)).await.failure, Some(Reason::SupervisorLost));
+    let told = String::from_utf8(node.server.output(&task(0)).await).unwrap();
+    assert_eq!(told, "/root\n/root\na tool\n");
+    node.server.send(ToAgent::Forget { task: task(0), continues: false }).await;
+    eventually("only its files are left", || !node.task_dir(&task(0)).join("scratch").exists()).await;
+}
+
+/// A file system of its own in a directory, gone with this.
+struct MountedDisk(PathBuf);
+
+impl MountedDisk {
+    fn at(path: PathBuf) -> MountedDisk {
+        fs::create_dir(&path).unwrap();
+        let words = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"];
+        assert!(Command::new("mount").args(words).arg(&path).status().unwrap().success());
+        MountedDisk(path)
+    }
+}
+
+impl Drop for MountedDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn homes_of_two_tasks_are_not_one_and_other_file_systems_in_them_are() {
+    needs_root();
+    // The agent's own directory lies in the home that is shown.
+    let node = Node::at(tempfile::tempdir_in("/root").unwrap(), &[]).await;
+    let place = tempfile::tempdir_in("/root").unwrap();
+    let disk = MountedDisk::at(place.path().join("my disk"));
+    let name = format!(".muster-test-{}", std::process::id());
+    for rank in 0..2 {
+        let script = format!(
+            "[ ! -e /root/{name} ] && echo {rank} > /root/{name} && cat ~/{name}; echo {rank} >> '{}/ranks'; \
+             echo $MUSTER_OUTPUT_DIR",
+            disk.0.display()
+        );
+        let told = output(&node, rank, &script, with_home).await;
+        let own = node.task_dir(&task(rank)).join("output");
+        assert_eq!(told, format!("{rank}\n{}\n", own.display()));
+    }
+    assert!(!Path::new("/root").join(&name).exists());
+    assert_eq!(fs::read(disk.0.join("ranks")).unwrap(), b"0\n1\n");
+}

@@ -59,6 +59,7 @@ impl Plan {
         let launch = Launch {
             gang: None,
             overlay: None,
+            home: None,
             stage: None,
             work: None,
             launched_processes: 0,

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use muster_testkit::hosts::{Host, Hosts};
-use muster_testkit::{Account, Home, wait_for};
+use muster_testkit::{Account, Home, Slurm, wait_for};
 
 use crate::home_with;
 use crate::pool::slim;
@@ -269,4 +269,143 @@ fn mount_without_root_says_what_root_has_to_do() {
     let other = home.run(["mount", "task0.bert"]);
     assert!(other.code() == 1 && format!("{}{}", other.out(), other.err()).contains("is there already"));
     home.ok(["kill", "{bert}", "-y"]);
+}
+
+/// A muster whose data lies in root's home, as it does unless somebody has said otherwise.
+fn in_roots_home(name: &str) -> (tempfile::TempDir, Home) {
+    let below = tempfile::tempdir_in("/root").expect("these tests run as root");
+    let mut home = Home::named(env!("CARGO_BIN_EXE_muster"), below.path().join("home"));
+    let link = home.shared().join(name);
+    symlink(env!("CARGO_BIN_EXE_muster"), &link).expect("a link to the binary");
+    home.set_binary(link);
+    (below, home)
+}
+
+#[test]
+fn each_machine_of_this_computer_has_a_root_of_its_own() {
+    let (below, mut home) = in_roots_home("fastgpu");
+    std::fs::write(below.path().join("tool"), "#!/bin/sh\necho a tool of mine\n").unwrap();
+    let name = below.path().file_name().unwrap().to_str().unwrap().to_owned();
+    let own = format!("/root/own{name}");
+    let made = home.run([
+        "create",
+        "-n",
+        "a",
+        "-np",
+        "2",
+        "--install_script",
+        &format!("mkdir {own}; pwd > {own}/pwd"),
+    ]);
+    assert_eq!(made.code(), 0, "{}", made.err());
+    assert!(!made.err().contains("may not mount"), "{}", made.err());
+    assert_eq!(
+        home.ok(["ssh", "task1.a", &format!("cat ~/own{name}/pwd; sh {}/tool", below.path().display())]),
+        "/root\na tool of mine\n"
+    );
+
+    // Each has its own, however it is reached.
+    home.ok(["ssh", "task0.a", &format!("echo first > {own}/whose")]);
+    assert_eq!(home.ok(["ssh", "task1.a", &format!("ls {own}")]), "pwd\n");
+    home.write("copied", "copied\n");
+    home.ok(["scp", "copied", &format!("task1.a:{own}/copied")]);
+    home.ok(["scp", "copied", "task1.a:beside"]);
+    home.set_binary(env!("CARGO_BIN_EXE_muster"));
+    assert_eq!(
+        home.ok(["session", "run", "a/1", "-c", &format!("cd {own} && cat copied /root/beside")]),
+        "copied\ncopied\n"
+    );
+    assert_eq!(home.ok(["exec", "a/0", "--", "ssh", "task1.a", &format!("cat {own}/copied")]), "copied\n");
+    let listed = home.ok(["exec", "a/0", "--", env!("CARGO_BIN_EXE_muster"), "machine", "ls"]);
+    assert!(listed.contains("task1.a"), "the server is there as well: {listed}");
+    assert!(!Path::new(&own).exists() && !Path::new("/root/beside").exists());
+
+    // An agent that is killed changes nothing of it, nor does a machine that is stopped.
+    let whose = format!("{own}/whose");
+    let is_kept = || home.run(["exec", "a/0", "--", "cat", &whose]).out() == "first\n";
+    assert_eq!(home.kill("agent"), 1);
+    wait_for("the machine to be reached again", is_kept);
+    home.ok(["machine", "stop", "task0.a"]);
+    home.ok(["machine", "start", "task0.a"]);
+    assert!(is_kept());
+    home.kill("supervise");
+    home.run(["machine", "kill", "a"]);
+    home.wait_for_no_tasks();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(&name) && !mounts.contains("muster /root overlay"), "{mounts}");
+    wait_for("the machines to be removed", || home.run(["rm", "last"]).code() == 0);
+    let tasks = home.path().join("node/tasks");
+    let is_empty = || std::fs::read_dir(&tasks).is_ok_and(|mut tasks| tasks.next().is_none());
+    wait_for("nothing of them to be left", is_empty);
+    assert!(!Path::new(&own).exists());
+}
+
+#[test]
+fn machines_of_muster_have_a_root_of_their_own_when_they_are_asked_to() {
+    let home = Home::new(env!("CARGO_BIN_EXE_muster"));
+    home.ok(["machine", "create", "plain"]);
+    assert_ne!(home.ok(["exec", "plain", "--", "pwd"]), "/root\n");
+    home.ok(["machine", "create", "own", "--own-home"]);
+    assert_eq!(home.ok(["exec", "own", "--", "sh", "-c", "pwd; echo $HOME"]), "/root\n/root\n");
+    let refused = home.run(["machine", "create", "far", "--own-home", "--on", "ssh/gpu"]);
+    assert!(
+        refused.code() == 2 && refused.err().contains("own_home: only machines on local"),
+        "{}",
+        refused.err()
+    );
+    home.ok(["machine", "kill", "plain", "own"]);
+}
+
+/// The same, called without a right that root has.
+fn without(home: &mut Home, program: &str) {
+    let binary = home.shared().join("fastgpu");
+    let wrapper = home.shared().join("wrapper");
+    let text = format!("#!/bin/sh\nexec {program} '{}' \"$@\"\n", binary.display());
+    std::fs::write(&wrapper, text).unwrap();
+    std::fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    home.set_binary(wrapper);
+}
+
+#[test]
+fn without_the_right_to_mount_it_is_said_whose_root_there_is() {
+    let mut home = called("fastgpu");
+    without(&mut home, "setpriv --bounding-set -sys_admin");
+    let made = home.run(["create", "-n", "a", "-np", "2"]);
+    assert_eq!(made.code(), 0, "{}", made.err());
+    let note = "note: paths below /root are this computer's, since muster may not mount here";
+    assert_eq!(made.err().matches(note).count(), 1, "{}", made.err());
+    assert_ne!(home.ok(["ssh", "task1.a", "pwd"]), "/root\n");
+    home.ok(["kill", "-f", "{a}"]);
+}
+
+#[test]
+fn an_account_without_privileges_has_machines_with_a_root_of_their_own() {
+    let mut home = Home::new(env!("CARGO_BIN_EXE_muster"));
+    home.give_to(Slurm::ACCOUNT);
+    let link = home.shared().join("fastgpu");
+    symlink("../muster", &link).unwrap();
+    home.set_binary(&link);
+    let made = home.run(["create", "-n", "a", "-np", "2"]);
+    assert_eq!(made.code(), 0, "{}", made.err());
+    assert_eq!(
+        made.err().matches("note: /root is each machine's own, and sudo has no effect").count(),
+        1,
+        "{}",
+        made.err()
+    );
+    for (machine, content) in [("task0.a", "0"), ("task1.a", "1")] {
+        assert_eq!(
+            home.ok([
+                "ssh",
+                machine,
+                &format!("ls /root/whose 2>/dev/null; echo {content} > /root/whose; pwd; cat ~/whose")
+            ]),
+            format!("/root\n{content}\n")
+        );
+    }
+    assert_eq!(home.ok(["ssh", "task0.a", "ssh task1.a cat /root/whose"]), "1\n");
+    home.ok(["stop", "task1.a"]);
+    home.ok(["start", "task1.a"]);
+    assert_eq!(home.ok(["ssh", "task1.a", "cat /root/whose"]), "1\n");
+    home.ok(["kill", "-f", "{a}"]);
+    home.wait_for_no_tasks();
 }

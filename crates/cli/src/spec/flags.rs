@@ -83,6 +83,9 @@ pub(crate) struct Flags {
     /// Let the tasks reach each other by ssh, as worker-0, worker-1 (found from the command and the code if absent)
     #[arg(long, help_heading = "Launch")]
     pub peers: bool,
+    /// Of machines alone, which have a command of their own
+    #[arg(skip)]
+    pub own_home: bool,
     /// Where to run: local, ssh/POOL, slurm[/PARTITION], k8s[/CONTEXT]
     #[arg(long, value_name = "PLACE", help_heading = "Scheduling")]
     pub on: Option<String>,

@@ -147,6 +147,7 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
         exclusive: fields
             .take("exclusive", boolean)
             .unwrap_or(kind == Kind::Machine && matches!(on, Target::Ssh(_))),
+        own_home: fields.take("own_home", boolean).unwrap_or(false),
         labels: fields.take("labels", labels).unwrap_or_default(),
         batch,
         k8s: fields.nested("k8s", kubernetes::kubernetes),
@@ -165,6 +166,11 @@ fn read(value: Value, errors: &mut Vec<FieldError>) -> Option<JobSpec> {
     if spec.in_place && !matches!(spec.on, Target::Local | Target::Slurm(_)) {
         let message = format!("works only where the code is, on local; this job runs on {}", spec.on);
         fields.error("in_place", Wrong::new(FieldCode::NotSupported, message));
+    }
+    if spec.own_home && (kind != Kind::Machine || spec.on != Target::Local) {
+        let message =
+            "only machines on local have a home directory of their own; hosts have one for each account";
+        fields.error("own_home", Wrong::new(FieldCode::NotSupported, message));
     }
     array::refuse(&spec).into_iter().for_each(|(field, wrong)| fields.error(field, wrong));
     let twice = spec.secrets.iter().filter_map(|secret| secret.env.as_ref());

@@ -100,6 +100,7 @@ fn full() -> (Value, JobSpec) {
         in_place: true,
         clean_env: true,
         exclusive: false,
+        own_home: false,
         without_volumes: false,
         node_labels: [("rack".into(), "r1".into())].into(),
         exclude: vec!["h3".into()],
@@ -246,6 +247,10 @@ fn a_wrong_type_is_named() {
         (
             json!({"in_place": true, "on": "ssh/lab"}),
             "in_place: works only where the code is, on local; this job runs on ssh/lab",
+        ),
+        (
+            json!({"own_home": true}),
+            "own_home: only machines on local have a home directory of their own; hosts have one for each account",
         ),
     ] {
         assert_eq!(problem(fields), expected);
@@ -457,6 +462,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
                 on,
                 clean_env,
                 exclusive,
+                own_home: false,
                 without_volumes: keep_going,
                 labels,
             }

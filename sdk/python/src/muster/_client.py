@@ -110,12 +110,14 @@ class Client:
         on: str = "local",
         labels: Mapping[str, str] | None = None,
         peers: bool | None = None,
+        own_home: bool | None = None,
     ) -> Job:
         """Makes a machine, or a group of them: it runs nothing of its own, and is used through `exec`, `session` and
         `upload` until it is stopped. `suspend` and `resume` park it and bring it back. `peers` lets it reach itself by
-        ssh; those of a group reach each other anyway."""
+        ssh; those of a group reach each other anyway. `own_home` gives each a home directory of its own at `/root`, on
+        `local`."""
         fields = {"kind": "machine", "name": name, "nodes": nodes, "on": on, "labels": dict(labels or {})}
-        spec = _said({**fields, "peers": peers})
+        spec = _said({**fields, "peers": peers, "own_home": own_home})
         # On this machine a task has the environment of whoever asked for it, as with every job; hosts have their own.
         return self.create(spec, environment=os.environ if on == "local" else None)
 

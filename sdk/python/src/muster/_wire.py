@@ -574,6 +574,7 @@ class JobSpec(TypedDict):
     on: NotRequired[str]
     on_failure: NotRequired[OnFailure]
     outputs: NotRequired[list[str]]
+    own_home: NotRequired[bool]
     peers: NotRequired[bool | None]
     preemptible: NotRequired[bool]
     priority: int

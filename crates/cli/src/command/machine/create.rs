@@ -23,7 +23,8 @@ Examples:
   muster machine create half --on ssh/gpu --gpus 4 --shared
 
 It waits until the machines are there; Ctrl-C gives them back. \
-On a pool each is a whole host; --shared takes only what --gpus, --cpus and --memory ask for.")]
+On a pool each is a whole host; --shared takes only what --gpus, --cpus and --memory ask for. \
+With --own-home, what one writes below /root stays its own, and what is in your home directory is seen there.")]
 pub(crate) struct Args {
     /// What they are called: task0.NAME, task1.NAME, ...
     name: String,
@@ -60,6 +61,9 @@ pub(crate) struct Args {
     /// Do not give them the environment of this shell
     #[arg(long)]
     clean_env: bool,
+    /// Each has a home directory of its own, at /root (on local only)
+    #[arg(long)]
+    own_home: bool,
     /// Give them back after this time: 8h, 2d
     #[arg(long, value_name = "TIME")]
     timeout: Option<String>,
@@ -92,6 +96,7 @@ impl Args {
             env: self.env.clone(),
             secrets: self.secrets.clone(),
             clean_env: self.clean_env,
+            own_home: self.own_home,
             timeout: self.timeout.clone(),
             priority: self.priority.clone(),
             ..Flags::default()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use muster_api::model::launch::OWN_HOME;
 use muster_api::model::{State, Timestamp};
 use muster_api::view::JobSummary;
 use muster_ssh::client::Command;
@@ -26,6 +27,11 @@ use crate::terminal;
 /// Flags of several letters with one dash, which only this tool has.
 const SPELLINGS: [(&str, &str); 4] =
     [("-np", "--machines"), ("-nas", "--nas"), ("-vpc", "--vpc_name"), ("-cuda", "--install_cuda")];
+/// What machines say that have no home directory of their own.
+const SHARED_HOME: &str = "note: paths below /root are this computer's, since muster may not mount here: run it as root with \
+                           the right to mount, or as another account with user namespaces";
+const NO_SUDO: &str =
+    "note: /root is each machine's own, and sudo has no effect there: muster does not run as root";
 /// What a group is compared by when it is asked for again.
 const COMPARED: [&str; 2] = ["instance_type", "image_name"];
 
@@ -149,6 +155,9 @@ pub(super) async fn run(generation: Generation, args: &Args) -> Result<ExitCode,
     if wanted.nas != Some(false) {
         mount::if_there_is_one(&caller, generation, &job, wanted.nas == Some(true)).await?;
     }
+    if job.on == "local" {
+        tell_of_home(&caller, &job).await?;
+    }
     let script = wanted.install_script.as_deref().filter(|_| wanted.skip_setup != Some(true));
     let code = match script {
         Some(script) => set_up(&caller, generation, &job, script).await?,
@@ -217,6 +226,8 @@ async fn make(
     let flags = Flags {
         name: Some(name.to_owned()),
         nodes: wanted.machines.map(|count| count.to_string()),
+        // Scripts have paths of root's home, which on hosts is there.
+        own_home: place.on == "local",
         on: Some(place.on),
         // Scripts of this tool go from one machine to the other, and to themselves.
         peers: true,
@@ -292,6 +303,22 @@ async fn set_up(
     let target = Target { job: job.id.to_string(), task: None };
     let whom = exec::Whom { target, all: true, wait: false, stdin: false };
     exec::run_in(caller, &whom, &Command { line, ..Command::default() }, false).await
+}
+
+/// Says that machines share the home directory of this computer's account, where none can be shown of their own.
+async fn tell_of_home(caller: &Caller, job: &JobSummary) -> Result<(), Error> {
+    let echo = |note: &str| format!("echo {} >&2", String::from_utf8_lossy(&quote::line([note])));
+    let line = format!(
+        "if [ \"$PWD\" != {OWN_HOME} ]; then {}; elif [ \"$(id -u)\" != 0 ]; then {}; fi",
+        echo(SHARED_HOME),
+        echo(NO_SUDO)
+    );
+    let rank =
+        machine::reachable(&caller.session.call(async |client| client.job(job.id.as_str()).await).await?);
+    let target = Target { job: job.id.to_string(), task: rank.first().copied() };
+    let whom = exec::Whom { target, all: false, wait: false, stdin: false };
+    let command = Command { line: Some(line.into_bytes()), ..Command::default() };
+    exec::run_in(caller, &whom, &command, false).await.map(drop)
 }
 
 fn echo(line: &str) -> String {

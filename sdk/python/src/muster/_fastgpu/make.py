@@ -70,6 +70,8 @@ class Maker:
         if not skip_setup:
             volume.mount(remote, self.generation)
         self._begin(tasks, skip_setup)
+        if not skip_setup:
+            source.tell_of_home(remote, tasks[0].homedir, tasks[0].ssh_username, self.generation)
         return Job(name, run_name, remote, tasks, self.generation, num_tasks=num_tasks, **said, **kwargs)
 
     def make_task(self, name: str = "", run_name: str = "", **kwargs: Any) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 
@@ -17,6 +18,9 @@ from .settings import SETTINGS
 #: What of the arguments is kept with a group, as labels: it is what it is compared by when it is found again.
 COMPARED = ("instance_type", "image_name")
 KEPT = (*COMPARED, "image_type", "spot", "zone_id", "system_disk_size", "data_disk_size", "vpc_name")
+#: Where each machine on this computer has its home directory, if that can be shown.
+OWN_HOME = "/root"
+REMEDY = "run it as root with the right to mount, or as another account with user namespaces"
 #: The states of a group that has not been released.
 ALIVE = "queued,starting,running,stopping,suspended"
 #: Whoever waits longer wants to know for what.
@@ -77,6 +81,19 @@ def get_zone() -> str:
     return named or get_region()
 
 
+def tell_of_home(job: MusterJob, directory: str, account: str, generation: Generation) -> None:
+    """Says what is not as on a machine of one's own, where machines are on this computer."""
+    if job.spec.get("on", "local") != "local":
+        return
+    if directory != OWN_HOME:
+        words = f"paths below {OWN_HOME} are this computer's, since muster may not mount here: {REMEDY}"
+    elif account != "root":
+        words = f"{OWN_HOME} is each machine's own, and sudo has no effect there: muster does not run as root"
+    else:
+        return
+    print(f"{generation.name}: {job.name}: {words}", file=sys.stderr, flush=True)
+
+
 def find(name: str) -> MusterJob | None:
     """The group of this name that is not over."""
     found = SETTINGS.client().jobs(kind="machine", name=name, state=ALIVE)
@@ -113,13 +130,15 @@ def make(name: str, num_tasks: int, labels: Mapping[str, str], generation: Gener
             return _create(name, num_tasks, labels, place(generation)), False
         except Conflict as error:
             # Somebody else has made it in this moment.
-            if error.code != "name_taken":
+            if error.code != "name_taken" or find(name) is None:
                 raise
 
 
 def _create(name: str, num_tasks: int, labels: Mapping[str, str], on: str) -> MusterJob:
-    # Scripts go from one machine to the others by ssh, and to themselves.
-    job = SETTINGS.client().machine(name, nodes=num_tasks, on=on, labels=labels, peers=True)
+    # Scripts have paths of root's home, which on hosts is there.
+    own_home = True if on == "local" else None
+    # They go from one machine to the others by ssh, and to themselves.
+    job = SETTINGS.client().machine(name, nodes=num_tasks, on=on, labels=labels, peers=True, own_home=own_home)
     try:
         wait(job)
     except KeyboardInterrupt:
