@@ -213,6 +213,9 @@ pub struct AttemptView {
 pub struct TaskView {
     /// Its rank.
     pub rank: u32,
+    /// What a machine is called that has a name of its own; absent where it is called `taskN.JOB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The attempt that it was started in.
     #[serde(default)]
     pub attempt: u32,
@@ -274,6 +277,9 @@ pub struct ListJobs {
     /// Only jobs of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Only groups that have a machine of this name, which is the machine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// Only jobs of this kind: `training` or `machine`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -298,7 +304,7 @@ pub struct StopJob {
     pub grace_ms: Option<u64>,
 }
 
-/// `POST /jobs/{job}/rename`.
+/// `POST /jobs/{job}/rename`, and of one machine of a group `POST /jobs/{job}/tasks/{rank}/rename`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenameJob {

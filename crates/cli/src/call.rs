@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::command::state;
 use crate::error::{Code, Error, chain};
 use crate::identity::Identity;
-use crate::machine::Member;
+use crate::machine::{self, Member};
 use crate::progress::Spinner;
 use crate::session::Session;
 use crate::target::Target;
@@ -73,7 +73,8 @@ impl Caller {
 
     /// A connection to a task that runs; waited for, if that is wanted.
     pub async fn call(&self, target: &Target, wait: bool) -> Result<ssh::Client, Error> {
-        let query = SshQuery { task: target.task, key: self.line.clone() };
+        let mut target = target.clone();
+        let mut query = SshQuery { task: target.task, key: self.line.clone() };
         let mut waiting = Waiting::default();
         let mut handshakes = 0;
         loop {
@@ -84,9 +85,14 @@ impl Caller {
             let line = match line.await? {
                 Ok(line) => line,
                 Err(problem) => {
+                    if let Some(machine) = self.own_name(&target).await? {
+                        query.task = machine.task;
+                        target = machine;
+                        continue;
+                    }
                     let job = self.session.call(async |client| client.job(&target.job).await).await?;
                     if !(wait && may_run(&job)) {
-                        return Err(self.refused(target, &job, problem.into()).await);
+                        return Err(self.refused(&target, &job, problem.into()).await);
                     }
                     waiting.show(self, &job).await;
                     sleep(POLL).await;
@@ -98,9 +104,18 @@ impl Caller {
                 Ok(client) => return Ok(client),
                 // Nothing was done yet, so it may be tried again.
                 Err(error) if error.is_lost() && handshakes < HANDSHAKES => {}
-                Err(error) => return Err(self.broken(target, error).await),
+                Err(error) => return Err(self.broken(&target, error).await),
             }
         }
+    }
+
+    /// The machine of a group that is called so by a name of its own.
+    async fn own_name(&self, target: &Target) -> Result<Option<Target>, Error> {
+        if target.task.is_some() {
+            return Ok(None);
+        }
+        let found = machine::by_own_name(&self.session, &target.job).await?;
+        Ok(found.map(|found| Target { job: found.job.id.to_string(), task: found.rank }))
     }
 
     /// Why a task cannot be called on, in the words of its job's state where that says it.
@@ -157,7 +172,7 @@ impl Caller {
 
 /// Whether a refusal may have to do with the job's state.
 fn is_about_state(code: ProblemCode) -> bool {
-    matches!(code, ProblemCode::InvalidState | ProblemCode::NotFound)
+    matches!(code, ProblemCode::InvalidState | ProblemCode::JobNotFound | ProblemCode::NotFound)
 }
 
 /// Whether it will run, if nothing comes between.

@@ -10,13 +10,13 @@ mod wait;
 
 use std::collections::BTreeMap;
 
-use muster_api::model::State;
 use muster_api::model::spec::{Kind, nearest};
+use muster_api::model::{JobId, State};
 use muster_api::view::{CreateJob, JobDetail, JobSummary, ListJobs, StopJob};
 use serde_json::Value;
 
 pub(crate) use self::member::{
-    Meant, Member, kept, kill_one, over, reachable, resume_one, suspend_one, until_one,
+    Meant, Member, by_group, kept, kill_one, over, reachable, resume_one, suspend_one, until_one,
 };
 pub(crate) use self::name::Named;
 pub(crate) use self::row::{Row, rows};
@@ -58,16 +58,57 @@ pub(crate) async fn lookup(session: &Session, name: &str) -> Result<Option<JobSu
     Ok(found.into_iter().next())
 }
 
-/// The group that was named, or one of its machines.
-pub(crate) async fn find(session: &Session, named: &Named) -> Result<JobSummary, Error> {
-    let Some(job) = lookup(session, &named.group).await? else { return Err(missing(session, named).await) };
+/// The machine that has this name of its own, in a group that is not over.
+pub(crate) async fn by_own_name(session: &Session, name: &str) -> Result<Option<Meant>, Error> {
+    if name == "last" || name.starts_with(JobId::PREFIX) {
+        return Ok(None);
+    }
+    let query = ListJobs { machine: Some(name.to_owned()), ..ListJobs::default() };
+    // A server of an older build knows no such names, and says that it does not know the question.
+    let Ok(found) = list(session, query).await else { return Ok(None) };
+    for job in found {
+        let id = job.id.as_str();
+        let detail = session.call(async |client| client.job(id).await).await?;
+        if let Some(rank) = member::named(&detail, name) {
+            return Ok(Some(Meant { job, rank: Some(rank) }));
+        }
+    }
+    Ok(None)
+}
+
+/// A job by its selector, and which of its tasks was named: a machine with a name of its own is named by that.
+pub(crate) async fn job_and_task(
+    session: &Session,
+    job: &str,
+    task: Option<u32>,
+) -> Result<(JobDetail, Option<u32>), Error> {
+    let own = match task {
+        None => by_own_name(session, job).await?,
+        Some(_) => None,
+    };
+    let (id, task) = own.map_or((job.to_owned(), task), |own| (own.job.id.to_string(), own.rank));
+    Ok((session.call(async |client| client.job(&id).await).await?, task))
+}
+
+/// What was named: a group, or one of its machines.
+pub(crate) async fn find(session: &Session, named: &Named) -> Result<Meant, Error> {
+    let Some(job) = lookup(session, &named.group).await? else {
+        let own = match named.rank {
+            None => by_own_name(session, &named.group).await?,
+            Some(_) => None,
+        };
+        return match own {
+            Some(own) => Ok(own),
+            None => Err(missing(session, named).await),
+        };
+    };
     match named.rank {
         Some(rank) if rank >= job.nodes => {
             let message = format!("there is no {named}; `{}` has {} machines", job.name, job.nodes);
             Err(Error::new(Code::TaskNotFound, message)
                 .hint(format!("they are task0 to task{}", job.nodes - 1)))
         }
-        _ => Ok(job),
+        rank => Ok(Meant { job, rank }),
     }
 }
 
@@ -83,18 +124,26 @@ async fn missing(session: &Session, named: &Named) -> Error {
 
 /// The same; one of several is meant alone.
 pub(crate) async fn find_meant(session: &Session, named: &Named) -> Result<Meant, Error> {
-    let job = find(session, named).await?;
-    Ok(Meant { rank: named.rank.filter(|_| job.nodes > 1), job })
+    let Meant { job, rank } = find(session, named).await?;
+    Ok(Meant { rank: rank.filter(|_| job.nodes > 1), job })
 }
 
-/// The same, for what can be done to a whole group only.
-pub(crate) async fn find_whole(session: &Session, named: &Named, what: &str) -> Result<JobSummary, Error> {
-    let job = find(session, named).await?;
-    if named.rank.is_some() && job.nodes > 1 {
-        let message = format!("{named} is one of {} machines, which are {what} together", job.nodes);
-        return Err(Error::new(Code::Usage, message).hint(format!("name all of them: {{{}}}", job.name)));
-    }
-    Ok(job)
+/// Gives a group another name, or one machine of several a name of its own. What was renamed.
+pub(crate) async fn rename(session: &Session, old: &Named, new: &Named) -> Result<Meant, Error> {
+    let Meant { job, rank } = find_meant(session, old).await?;
+    let id = job.id.as_str();
+    let job = match rank {
+        Some(rank) => {
+            let name = new.to_string();
+            session.call(async |client| client.rename_task(id, rank, &name).await).await?
+        }
+        None if new.rank.is_some() && job.nodes > 1 => {
+            let message = format!("{new} is one machine, and {} are to be renamed", job.nodes);
+            return Err(Error::new(Code::Usage, message).hint(format!("name a group: {}", new.group)));
+        }
+        None => session.call(async |client| client.rename_job(id, &new.group).await).await?,
+    };
+    Ok(Meant { job, rank })
 }
 
 /// Makes a group. The flags are those that said what it is to be, for errors in the user's words.

@@ -239,6 +239,9 @@ impl Core {
                 self.on_task_wish((job, rank), wish, reply, batch, now);
             }
             Input::Rename(job, name, reply) => self.on_rename(&job, name, reply, batch, now),
+            Input::RenameTask { job, rank, name, reply } => {
+                self.on_rename_task((&job, rank), name, reply, batch, now);
+            }
             Input::Reprioritise(job, priority, reply) => {
                 self.on_reprioritise(&job, priority, reply, batch, now);
             }
@@ -440,7 +443,7 @@ impl Core {
             if self.jobs.get(id).is_some_and(|live| live.job.state.is_terminal())
                 && let Some(live) = self.jobs.remove(id)
             {
-                self.release_name(&apply::title(&live.spec, &live.name));
+                apply::titles(&live).iter().for_each(|title| self.release_name(title));
             }
         }
     }
@@ -510,7 +513,9 @@ impl Core {
             let Some(mut live) = self.jobs.get(&id).cloned() else { continue };
             self.wait_for_others(&mut live);
             self.jobs.insert(id, live.clone());
-            *self.names.entry(apply::title(&live.spec, &live.name)).or_default() += 1;
+            for title in apply::titles(&live) {
+                *self.names.entry(title).or_default() += 1;
+            }
             self.claim_all(&live);
         }
         self.untold = Untold::default();

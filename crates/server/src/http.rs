@@ -85,6 +85,7 @@ fn api() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(task::suspend))
         .routes(routes!(task::resume))
         .routes(routes!(task::stop))
+        .routes(routes!(task::rename))
         .routes(routes!(job::why))
         .routes(routes!(element::list))
         .routes(routes!(event::follow))

@@ -118,7 +118,10 @@ pub(crate) fn detail(readers: &Readers, row: JobRow) -> Result<JobDetail, Proble
             reason: attempt.reason,
             tasks: (0..)
                 .zip(tasks)
-                .map(|(rank, task)| self::task(rank, task, outputs.remove(&rank)))
+                .map(|(rank, task)| {
+                    let name = row.machine_names.get(&rank).cloned();
+                    TaskView { name, ..self::task(rank, task, outputs.remove(&rank)) }
+                })
                 .collect(),
         })
     });
@@ -154,6 +157,7 @@ fn task(rank: u32, task: Task, outputs: Option<Outputs>) -> TaskView {
     let TaskEnd { failure, usage, notice, saved_at, .. } = task.end.unwrap_or(TaskEnd::new(None, None));
     TaskView {
         rank,
+        name: None,
         attempt: task.attempt,
         node: task.placement.node,
         devices: task.placement.devices,

@@ -39,6 +39,17 @@ pub enum Change {
         /// Its new name.
         name: String,
     },
+    /// A machine of a group is called something else from now on. Refused as stale unless the stored job is of this generation.
+    NameMachine {
+        /// The group.
+        job: JobId,
+        /// The generation the stored job must have.
+        generation: u64,
+        /// Which of its machines.
+        rank: u32,
+        /// Its own name; as its group says, if absent.
+        name: Option<String>,
+    },
     /// A job has another priority from now on. Refused as stale unless the stored job is of this generation.
     Reprioritise {
         /// The job.

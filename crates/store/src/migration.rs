@@ -36,6 +36,11 @@ pub(crate) const ALL: &[Migration] = &[
         name: "display_names",
         sql: include_str!("../migrations/0015_display_names.sql"),
     },
+    Migration {
+        number: 16,
+        name: "machine_names",
+        sql: include_str!("../migrations/0016_machine_names.sql"),
+    },
 ];
 
 const TABLE: &str = "

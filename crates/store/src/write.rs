@@ -17,6 +17,7 @@ mod array;
 mod bundle;
 mod event;
 mod job;
+mod machine_name;
 mod node;
 mod pool;
 mod quota;
@@ -85,6 +86,9 @@ fn write(transaction: &Transaction, change: &Change, committed: &mut Committed) 
             job::update(transaction, *before_generation, job, touched, *at)?;
         }
         Change::Rename { job, generation, name } => job::rename(transaction, job, *generation, name)?,
+        Change::NameMachine { job, generation, rank, name } => {
+            machine_name::put(transaction, job, *generation, *rank, name.as_deref())?;
+        }
         Change::Reprioritise { job, generation, priority } => {
             job::reprioritise(transaction, job, *generation, *priority)?;
         }

@@ -105,6 +105,12 @@ impl Client {
         self.request(Method::POST, &job_path(selector, "/rename"), Some(&rename)).await
     }
 
+    /// Gives one machine of a group a name of its own; `taskN.JOB` takes it away again.
+    pub async fn rename_task(&self, selector: &str, rank: u32, name: &str) -> Result<JobSummary, Error> {
+        let rename = RenameJob { name: name.to_owned() };
+        self.request(Method::POST, &job_path(selector, &format!("/tasks/{rank}/rename")), Some(&rename)).await
+    }
+
     /// Removes a job that is over, with its log and files.
     pub async fn delete_job(&self, selector: &str) -> Result<(), Error> {
         self.unary(Method::DELETE, &job_path(selector, ""), Body::None, &[]).await.map(drop)

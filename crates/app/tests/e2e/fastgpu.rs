@@ -409,3 +409,59 @@ fn an_account_without_privileges_has_machines_with_a_root_of_their_own() {
     home.ok(["kill", "-f", "{a}"]);
     home.wait_for_no_tasks();
 }
+
+/// What a line of the shell prints by plain `ssh`, with what `muster ssh-config` prints.
+fn plain_ssh(home: &Home, host: &str, line: &str) -> String {
+    home.write("ssh_config", home.ok(["ssh-config"]));
+    let done = std::process::Command::new("ssh")
+        .arg("-F")
+        .arg(home.work().join("ssh_config"))
+        .args([host, line])
+        .env("MUSTER_HOME", home.path())
+        .output()
+        .expect("Debian: apt-get install openssh-client");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+#[test]
+fn one_machine_of_a_group_has_a_name_of_its_own() {
+    let mut home = called("ecluster");
+    home.ok(["create", "-n", "v100", "-np", "2"]);
+    home.ok(["create", "-n", "other"]);
+    assert_eq!(home.ok(["rename", "task1.v100", "eval"]), "task1.v100 is now eval\n");
+    for taken in ["other", "v100", "task0.other", "task0.v100"] {
+        let refused = home.run(["rename", "task0.v100", taken]);
+        assert!(taken == "task0.v100" || refused.err().contains("name_taken"), "{taken}: {}", refused.err());
+    }
+    let listed = home.ok(["ls"]);
+    assert!(
+        listed.contains("\neval ") && listed.contains("\ntask0.v100 ") && !listed.contains("task1.v100"),
+        "{listed}"
+    );
+    assert_eq!(home.ok(["ssh", "eval", "echo $MUSTER_RANK"]), "1\n");
+    home.write("file", "content\n");
+    home.ok(["scp", "file", "eval:copied"]);
+    assert_eq!(home.ok(["ssh", "task1.v100", "cat copied"]), "content\n");
+    assert_eq!(home.ok(["rename", "v100", "bert"]), "task0.v100 is now task0.bert\n");
+    assert_eq!(home.ok(["stop", "eval"]), "eval stopped\n");
+    assert!(home.ok(["ls"]).split_once("Stopped Instances:").expect("one is stopped").1.contains("\neval "));
+    home.ok(["start", "eval"]);
+    home.set_binary(env!("CARGO_BIN_EXE_muster"));
+    assert_eq!(home.ok(["exec", "eval", "--", "sh", "-c", "echo $MUSTER_RANK; cat copied"]), "1\ncontent\n");
+    assert_eq!(home.json(["exec", "--json", "eval", "--", "true"])["task"], 1);
+    home.ok(["cp", "eval:copied", "back"]);
+    assert_eq!(std::fs::read_to_string(home.work().join("back")).unwrap(), "content\n");
+    let by_ssh = home.run(["ssh-proxy", "nobody.muster"]);
+    assert!(by_ssh.err().contains("machine_not_found"), "{}", by_ssh.err());
+    assert_eq!(plain_ssh(&home, "eval.muster", "echo $MUSTER_RANK"), "1\n");
+    let rows = home.json(["machine", "ls", "--json"]);
+    assert_eq!((&rows[1]["name"], &rows[1]["group"]), (&"eval".into(), &"bert".into()), "{rows}");
+    home.ok(["machine", "rename", "eval", "task1.bert"]);
+    assert!(home.run(["exec", "eval", "--", "true"]).err().contains("job_not_found"));
+    home.ok(["machine", "rename", "task1.bert", "eval"]);
+    home.kill("server");
+    assert_eq!(home.ok(["machine", "kill", "eval"]), "eval stopped\n");
+    assert!(home.ok(["machine", "ls"]).contains("task0.bert"));
+    home.ok(["machine", "kill", "bert", "other"]);
+}

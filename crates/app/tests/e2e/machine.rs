@@ -79,8 +79,11 @@ fn names_are_unique() {
     let error: Value = serde_json::from_slice(&taken.stderr).unwrap();
     assert_eq!((taken.code(), error["code"].as_str()), (2, Some("name_taken")), "{error}");
     assert!(home.run(["machine", "rename", "b", "a"]).err().contains("name_taken"));
-    let refused = home.run(["machine", "rename", "task1.a", "c"]);
-    assert!(refused.code() == 2 && refused.err().contains("{a}"), "{}", refused.err());
+    for taken in ["b", "task0.b"] {
+        assert!(home.run(["machine", "rename", "task1.a", taken]).err().contains("name_taken"));
+    }
+    let refused = home.run(["machine", "rename", "a", "task1.c"]);
+    assert!(refused.code() == 2 && refused.err().contains("name a group: c"), "{}", refused.err());
     assert_eq!(home.ok(["machine", "kill", "task0.b"]), "b stopped\n");
     let unknown = home.run(["machine", "stop", "aa"]);
     assert!(unknown.err().contains("did you mean `a`"), "{}", unknown.err());

@@ -107,9 +107,9 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Error> {
     let mut tally = Tally::new(matches!(wanted[0].way, Way::Up { .. }), args.force);
     for leg in wanted {
         // The id of the job: what `last` means may change while files are on their way.
-        let job = session.call(async |client| client.job(&leg.job).await).await?;
+        let (job, task) = machine::job_and_task(&session, &leg.job, leg.task).await?;
         let tasks = if job.attempts.is_empty() { vec![0] } else { machine::reachable(&job) };
-        let leg = Leg { job: job.summary.id.to_string(), ..leg };
+        let leg = Leg { job: job.summary.id.to_string(), task, ..leg };
         if !args.all {
             (tally, _) = transfer(&session, leg, tally).await?;
             continue;

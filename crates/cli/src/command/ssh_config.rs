@@ -28,7 +28,8 @@ Examples:
   code --remote ssh-remote+task0.bert /path
   muster ssh-config --uninstall
 
-A task is a host by the name taskN.JOB, where JOB is an id, the beginning of one, a name without dots, or `last`. \
+A task is a host by the name taskN.JOB, where JOB is an id, the beginning of one, a name without dots, or `last`; \
+a machine that has a name of its own is NAME.muster as well. \
 --install writes a file of muster's own and one line at the top of ~/.ssh/config that includes it; \
 --uninstall takes both away. \
 A server's token is never written down: it is that of the context (`muster context`), or ssh must find MUSTER_TOKEN in its environment.")]
@@ -140,7 +141,7 @@ impl Means<'_> {
             "\
 # Tasks of muster's jobs as hosts: task0.JOB. Made by `muster ssh-config`.
 # A name with two dots is somebody else's machine.
-{token}Host task?.* task??.* task???.* task????.* !*.*.*
+{token}Host task?.* task??.* task???.* task????.* *.muster !*.*.*
   ProxyCommand {proxy} ssh-proxy %n
   User muster
   IdentityFile {key}
@@ -208,7 +209,7 @@ mod tests {
         # Tasks of muster's jobs as hosts: task0.JOB. Made by `muster ssh-config`.
         # A name with two dots is somebody else's machine.
         # The server's token is not written down here: MUSTER_TOKEN must be in the environment of ssh.
-        Host task?.* task??.* task???.* task????.* !*.*.*
+        Host task?.* task??.* task???.* task????.* *.muster !*.*.*
           ProxyCommand env 'MUSTER_HOME=/data/it'"'"'s mine' 'MUSTER_SERVER=http://10.0.0.1:7000' '/opt/my tools/100%%/muster' ssh-proxy %n
           User muster
           IdentityFile "/data/it's mine/ssh/id"

@@ -21,8 +21,7 @@ impl Meant {
     /// The names of the machines that are meant.
     pub fn names(&self, job: &JobDetail) -> Vec<String> {
         let ranks = self.rank.map_or_else(|| kept(job), |rank| vec![rank]);
-        let name = |rank| Named { group: self.job.name.clone(), rank: Some(rank) }.to_string();
-        ranks.into_iter().map(name).collect()
+        ranks.into_iter().map(|rank| Member::of(job, rank).name).collect()
     }
 }
 
@@ -39,7 +38,7 @@ impl Member {
     pub fn of(job: &JobDetail, rank: u32) -> Self {
         let task = task(job, rank);
         Self {
-            name: Named { group: job.summary.name.clone(), rank: Some(rank) }.to_string(),
+            name: task.and_then(|task| task.name.clone()).unwrap_or_else(|| by_group(&job.summary, rank)),
             state: state(&job.summary, task),
             message: task.and_then(|task| task.message.clone()),
         }
@@ -64,6 +63,17 @@ impl Member {
             }
         }
     }
+}
+
+/// What a machine is called that has no name of its own.
+pub(crate) fn by_group(group: &JobSummary, rank: u32) -> String {
+    Named { group: group.name.clone(), rank: Some(rank) }.to_string()
+}
+
+/// The machine of a group that has this name of its own.
+pub(super) fn named(job: &JobDetail, name: &str) -> Option<u32> {
+    let tasks = &job.attempts.last()?.tasks;
+    tasks.iter().find(|task| task.name.as_deref() == Some(name)).map(|task| task.rank)
 }
 
 /// The newest task of a rank.

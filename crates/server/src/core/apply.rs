@@ -224,6 +224,61 @@ impl Core {
         batch.answers.push(Answer::Done(reply));
     }
 
+    /// Gives a machine of a group a name of its own, or takes that away again. What runs there goes on.
+    pub(super) fn on_rename_task(
+        &mut self,
+        (id, rank): (&JobId, u32),
+        name: String,
+        reply: Reply<()>,
+        batch: &mut Batch,
+        now: Timestamp,
+    ) {
+        let Some(live) = self.jobs.get(id) else {
+            let refused = "the group is over; only a machine of one that is not can be renamed";
+            return drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
+        };
+        if live.spec.kind != Kind::Machine || live.spec.nodes < 2 {
+            let refused = "only a machine of several has a name of its own; rename the job";
+            return drop(reply.send(Err(Problem::new(Code::InvalidState, refused))));
+        }
+        let by_group = format!("task{rank}.{}", live.name);
+        let before = live.machine_names.get(&rank).cloned();
+        let after = (name != by_group).then_some(name);
+        if before == after {
+            return batch.answers.push(Answer::Done(reply));
+        }
+        if let Some(name) = &after {
+            let is_by_group = is_name_by_group(name);
+            if is_by_group || self.names.contains_key(&title(&live.spec, name)) {
+                return drop(reply.send(Err(if is_by_group {
+                    named_by_group(name)
+                } else {
+                    name_taken(name)
+                })));
+            }
+        }
+        batch.remember(live).renamed_machines.insert(rank);
+        let titles = [&before, &after].map(|name| name.as_ref().map(|name| title(&live.spec, name)));
+        let body = json!({
+            "rank": rank,
+            "from": before.as_ref().unwrap_or(&by_group),
+            "to": after.as_ref().unwrap_or(&by_group),
+        });
+        batch.event(id, live.job.attempt, now, "renamed", body);
+        if let Some(live) = self.jobs.get_mut(id) {
+            match after {
+                Some(name) => drop(live.machine_names.insert(rank, name)),
+                None => drop(live.machine_names.remove(&rank)),
+            }
+        }
+        let [before, after] = titles;
+        before.iter().for_each(|title| self.release_name(title));
+        if let Some(title) = after {
+            *self.names.entry(title).or_default() += 1;
+        }
+        batch.answers.push(Answer::Done(reply));
+    }
+
     /// Does what a change on disk asks for.
     pub(super) fn perform(&mut self, id: &JobId, effect: Effect) {
         let Some(live) = self.jobs.get(id).cloned() else { return };
@@ -400,7 +455,9 @@ impl Core {
     /// The spec's parts that live in memory, for a job that is loaded or made.
     pub(super) fn adopt(&mut self, mut live: Live) {
         self.wait_for_others(&mut live);
-        *self.names.entry(title(&live.spec, &live.name)).or_default() += 1;
+        for title in titles(&live) {
+            *self.names.entry(title).or_default() += 1;
+        }
         self.jobs.insert(live.job.id.clone(), live);
     }
 }
@@ -528,6 +585,24 @@ fn member_word(event: &Event, job: &Job) -> Option<&'static str> {
 /// What a job is known by: names are the business of those who share a workspace.
 pub(super) fn title(spec: &JobSpec, name: &str) -> (String, String) {
     (spec.workspace.clone().unwrap_or_else(|| DEFAULT_WORKSPACE.into()), name.to_owned())
+}
+
+/// The same with what machines of it are called by names of their own.
+pub(super) fn titles(live: &Live) -> Vec<(String, String)> {
+    let names = [&live.name].into_iter().chain(live.machine_names.values());
+    names.map(|name| title(&live.spec, name)).collect()
+}
+
+/// Whether a name has the form of those that machines have by their group.
+fn is_name_by_group(name: &str) -> bool {
+    let rank = |machine: &str| machine.strip_prefix("task").is_some_and(|rank| rank.parse::<u32>().is_ok());
+    name.split_once('.').is_some_and(|(machine, group)| rank(machine) && !group.is_empty())
+}
+
+fn named_by_group(name: &str) -> Problem {
+    let (machine, group) = name.split_once('.').unwrap_or((name, ""));
+    let message = format!("`{name}` is what {machine} of the group `{group}` is called");
+    Problem::new(Code::NameTaken, message).hint("a machine's own name does not begin with taskN and a dot")
 }
 
 pub(super) fn name_taken(name: &str) -> Problem {

@@ -66,6 +66,8 @@ pub(super) struct Touched {
     pub moved: bool,
     /// It has another name.
     pub is_renamed: bool,
+    /// Machines of it that have another name of their own, or none any more.
+    pub renamed_machines: BTreeSet<u32>,
     /// It has another priority.
     pub is_reprioritised: bool,
 }
@@ -180,6 +182,14 @@ impl Batch {
             if let Some(live) = jobs.get(id) {
                 let (generation, name) = (live.job.generation, live.name.clone());
                 changes.push(Change::Rename { job: id.clone(), generation, name });
+            }
+        }
+        for (id, touched) in &self.jobs {
+            for rank in &touched.renamed_machines {
+                if let Some(live) = jobs.get(id) {
+                    let (generation, name) = (live.job.generation, live.machine_names.get(rank).cloned());
+                    changes.push(Change::NameMachine { job: id.clone(), generation, rank: *rank, name });
+                }
             }
         }
         for (id, _) in self.jobs.iter().filter(|(_, touched)| touched.is_reprioritised) {

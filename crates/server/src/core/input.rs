@@ -64,6 +64,13 @@ pub(crate) enum Input {
         reply: Reply<()>,
     },
     Rename(JobId, String, Reply<()>),
+    /// A machine of a group is to have a name of its own.
+    RenameTask {
+        job: JobId,
+        rank: u32,
+        name: String,
+        reply: Reply<()>,
+    },
     Reprioritise(JobId, u32, Reply<()>),
     /// Which gang of a job waits at another scheduler, if one does.
     WaitingGang(JobId, Reply<Option<WaitingGang>>),

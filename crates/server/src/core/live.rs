@@ -30,6 +30,8 @@ pub(super) struct Live {
     pub preempted: Vec<Timestamp>,
     /// What it still waits for, before it may be tried at all.
     pub after: Vec<After>,
+    /// What machines of it are called that have names of their own, by rank.
+    pub machine_names: BTreeMap<u32, String>,
 }
 
 impl Live {

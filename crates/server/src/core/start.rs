@@ -162,6 +162,7 @@ impl Core {
                 seq: row.seq,
                 submitted_at: row.submitted_at,
                 after: Vec::new(),
+                machine_names: row.machine_names,
             };
             // The clock may have been set back while no server ran.
             live.job.limit_waits(super::now());

@@ -229,6 +229,7 @@ impl Core {
             submitted_at: now,
             preempted: Vec::new(),
             after: Vec::new(),
+            machine_names: BTreeMap::new(),
         });
         self.untold.jobs.insert(id.clone());
         self.dirty = true;

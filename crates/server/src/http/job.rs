@@ -374,7 +374,15 @@ fn filter(query: ListJobs) -> Result<JobFilter, Problem> {
     if !errors.is_empty() {
         return Err(Problem::fields(errors));
     }
-    Ok(JobFilter { states, name: query.name, kind, labels, before_seq, ..JobFilter::default() })
+    Ok(JobFilter {
+        states,
+        name: query.name,
+        machine: query.machine,
+        kind,
+        labels,
+        before_seq,
+        ..JobFilter::default()
+    })
 }
 
 /// Show a job: by id, unique prefix, name, display name, or `last`.

@@ -64,6 +64,7 @@ pub(crate) const RULES: &[(&str, Rule)] = &[
     ("stop_task", ChangeJob),
     ("suspend_task", ChangeJob),
     ("resume_task", ChangeJob),
+    ("rename_task", ChangeJob),
     // The queue, and who may have what.
     ("list_queue", Known(Scope::Read)),
     ("show_quota", Known(Scope::Read)),

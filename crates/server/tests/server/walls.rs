@@ -47,6 +47,7 @@ const PROMISED: &[(&str, &str)] = &[
     ("stop_task", "....xxx"),
     ("suspend_task", "....xxx"),
     ("resume_task", "....xxx"),
+    ("rename_task", "....xxx"),
     ("ssh", "....x.x"),
     ("copy", "....x.x"),
     ("list_sessions", "..xxxxx"),
@@ -113,7 +114,7 @@ const PROMISED: &[(&str, &str)] = &[
 fn body(operation: &str) -> Option<Value> {
     Some(match operation {
         "create_job" => json!({ "spec": { "command": ["true"], "workspace": "nlp" } }),
-        "rename_job" => json!({ "name": "other" }),
+        "rename_job" | "rename_task" => json!({ "name": "other" }),
         "put_bundle" => json!({ "listing": [], "content": [] }),
         "missing_chunks" => json!({ "chunks": [] }),
         "put_pool" | "add_hosts" => json!({ "hosts": [] }),

@@ -1,10 +1,11 @@
 //! Jobs in full: the job as the state machine knows it, rebuilt from its rows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use muster_model::bundle::Source;
 use muster_model::job::Policy;
+use muster_model::spec::Kind;
 use muster_model::task::Placement;
 use muster_model::{BundleId, Job, JobId, JobSpec, Reason, State, Task, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Result, Row};
@@ -42,6 +43,8 @@ pub struct JobRow {
     pub logs_removed_at: Option<Timestamp>,
     /// When it was accepted.
     pub submitted_at: Timestamp,
+    /// The names that machines of it have of their own, by rank.
+    pub machine_names: BTreeMap<u32, String>,
 }
 
 /// One try at a job, without its gang.
@@ -75,6 +78,7 @@ const TASKS: &str = "
 const GANG: &str = "
     SELECT max(attempt), node, devices, phase, address, started_at, ended_at, \"end\", parting FROM task
     WHERE job = ?1 AND attempt <= ?2 AND ?2 <= (SELECT attempt FROM job WHERE id = ?1) GROUP BY rank ORDER BY rank";
+const MACHINE_NAMES: &str = "SELECT rank, name FROM machine_name WHERE job = ?1";
 const PROGRESS: &str = "SELECT progress FROM array WHERE job = ?1";
 const ATTEMPTS: &str =
     "SELECT number, started_at, ended_at, reason, failed_rank FROM attempt WHERE job = ?1 ORDER BY number";
@@ -173,6 +177,11 @@ fn job(connection: &Connection, id: &JobId) -> Result<Option<JobRow>> {
 }
 
 fn add_tasks(connection: &Connection, row: &mut JobRow) -> Result<()> {
+    if row.spec.kind == Kind::Machine {
+        let read = |row: &Row| Ok((row.get(0)?, row.get(1)?));
+        let mut statement = connection.prepare_cached(MACHINE_NAMES)?;
+        row.machine_names = statement.query_map([row.job.id.as_str()], read)?.collect::<Result<_>>()?;
+    }
     if row.job.policy.array.is_some() {
         let read = |row: &Row| Columns::new(row).json();
         row.job.array =
@@ -227,6 +236,7 @@ fn read_job(row: &Row, specs: &mut Specs) -> Result<JobRow> {
         source,
         logs_removed_at,
         submitted_at,
+        machine_names: BTreeMap::new(),
     })
 }
 

@@ -24,6 +24,8 @@ pub struct JobFilter {
     pub states: Vec<State>,
     /// Only jobs of this name.
     pub name: Option<String>,
+    /// Only groups that have a machine of this name of its own.
+    pub machine: Option<String>,
     /// Only jobs of this kind.
     pub kind: Option<Kind>,
     /// Only jobs that have all of these labels.
@@ -147,6 +149,11 @@ pub(super) fn query(filter: &JobFilter, limit: u32) -> (String, Vec<Value>) {
             conditions.push(format!("job.{column} = ?{}", parameters.len()));
         }
     }
+    if let Some(machine) = &filter.machine {
+        parameters.push(Value::from(machine.clone()));
+        let named = format!("SELECT job FROM machine_name WHERE name = ?{}", parameters.len());
+        conditions.push(format!("job.id IN ({named})"));
+    }
     if let Some(kind) = filter.kind {
         parameters.push(Value::from(kind.to_string()));
         conditions.push(format!("job.kind = ?{}", parameters.len()));
@@ -164,12 +171,12 @@ pub(super) fn query(filter: &JobFilter, limit: u32) -> (String, Vec<Value>) {
         conditions.push(format!("({labelled}) = ?{value}"));
     }
     // A name has few jobs, so its index serves best; their states are looked at one by one.
-    if filter.states.is_empty() || filter.name.is_some() {
+    if filter.states.is_empty() || filter.name.is_some() || filter.machine.is_some() {
         if !filter.states.is_empty() {
             conditions.push(format!("+job.state IN ({})", words(filter.states.iter())));
         }
         let conditions = conditions.join(" AND ");
-        if (1..=MOST_PARTS).contains(&workspaces.len()) && filter.name.is_none() {
+        if (1..=MOST_PARTS).contains(&workspaces.len()) && filter.name.is_none() && filter.machine.is_none() {
             let each = workspaces.map(|number| format!("job.workspace = ?{number}"));
             return (of_parts(each, &conditions), parameters);
         }

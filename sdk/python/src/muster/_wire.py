@@ -969,7 +969,7 @@ class Reason(TypedDict):
 
 
 class RenameJob(TypedDict):
-    """`POST /jobs/{job}/rename`."""
+    """`POST /jobs/{job}/rename`, and of one machine of a group `POST /jobs/{job}/tasks/{rank}/rename`."""
 
     name: str
 
@@ -1177,6 +1177,7 @@ class TaskView(TypedDict):
     ended_at: NotRequired[str | None]
     failure: NotRequired[Reason | None]
     message: NotRequired[str | None]
+    name: NotRequired[str | None]
     node: NodeId
     notice: NotRequired[StopNotice | None]
     now: NotRequired[TaskPoint | None]

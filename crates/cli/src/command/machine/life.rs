@@ -74,7 +74,10 @@ pub(crate) struct KillArgs {
 #[command(after_help = "\
 Examples:
   muster machine rename v100 bert
+  muster machine rename task1.bert eval
+  muster machine rename eval task1.bert
 
+One machine of a group gets a name of its own, which stays when the group is renamed; its name by its group takes that away again. \
 What runs there knows the old name until the machines are started again.")]
 pub(crate) struct RenameArgs {
     /// As they are called now
@@ -174,10 +177,8 @@ async fn wait(
 
 pub(crate) async fn rename(args: &RenameArgs) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let job = machine::find_whole(&session, &args.old, "renamed").await?;
-    let (id, new) = (job.id.as_str(), &args.new.group);
-    let renamed = session.call(async |client| client.rename_job(id, new).await).await?;
-    tell(&session, &[Meant { job: renamed, rank: None }], args.json).await
+    let renamed = machine::rename(&session, &args.old, &args.new).await?;
+    tell(&session, &[renamed], args.json).await
 }
 
 async fn tell(session: &Session, done: &[Meant], json: bool) -> Result<ExitCode, Error> {

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use muster_api::model::State;
-use muster_api::view::JobSummary;
 
 use crate::error::{Code, Error};
 use crate::interrupt::can_ask;
@@ -32,10 +31,10 @@ pub(super) struct KillArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct RenameArgs {
-    /// As they are called now
+    /// As they are called now: {NAME} or NAME, task0.NAME for one of a group
     #[arg(value_name = "OLD")]
     old: Named,
-    /// As they are to be called
+    /// As they are to be called; one of a group gets a name of its own
     #[arg(value_name = "NEW")]
     new: Named,
 }
@@ -110,10 +109,12 @@ pub(super) async fn kill(args: &KillArgs) -> Result<ExitCode, Error> {
 
 pub(super) async fn rename(args: &RenameArgs) -> Result<ExitCode, Error> {
     let session = Session::open().await?;
-    let job = machine::find_whole(&session, &args.old, "renamed").await?;
-    let (id, new) = (job.id.as_str(), &args.new.group);
-    let renamed = session.call(async |client| client.rename_job(id, new).await).await?;
-    for (old, new) in names(&job).zip(names(&renamed)) {
+    let before = machine::find_meant(&session, &args.old).await?;
+    let id = before.job.id.as_str();
+    let detail = async || session.call(async |client| client.job(id).await).await;
+    let old = before.names(&detail().await?);
+    let renamed = machine::rename(&session, &args.old, &args.new).await?;
+    for (old, new) in old.iter().zip(renamed.names(&detail().await?)).filter(|(old, new)| *old != new) {
         terminal::say(&format!("{old} is now {new}"))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -159,11 +160,6 @@ fn answer() -> Result<String, Error> {
     let read = io::stdin().lock().read_line(&mut line);
     read.map_err(|error| Error::io(Code::SystemFailed, "read the answer", &error))?;
     Ok(line.trim().to_owned())
-}
-
-fn names(job: &JobSummary) -> impl Iterator<Item = String> + use<> {
-    let group = job.name.clone();
-    (0..job.nodes).map(move |rank| Named { group: group.clone(), rank: Some(rank) }.to_string())
 }
 
 fn tell(names: &[String], what: &str) -> Result<(), Error> {

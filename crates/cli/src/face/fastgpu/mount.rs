@@ -28,9 +28,9 @@ echo "$2 is $1"
 
 pub(super) async fn run(generation: Generation, named: &Named) -> Result<ExitCode, Error> {
     let caller = Caller::open().await?;
-    let job = machine::find(&caller.session, named).await?;
+    let machine::Meant { job, rank } = machine::find(&caller.session, named).await?;
     let Some(shared) = shared(&caller, &job).await? else { return Err(nothing(generation, &job)) };
-    link(&caller, generation, &job, named.rank, &shared).await
+    link(&caller, generation, &job, rank, &shared).await
 }
 
 /// For machines that were just made: nothing to mount is no mistake, unless it was asked for.

@@ -13,7 +13,7 @@ use muster_ssh::client::Command;
 use crate::call::Caller;
 use crate::command::{cp, session};
 use crate::error::Error;
-use crate::machine::{self, Named};
+use crate::machine::{self, Meant, Named};
 use crate::remote::{self, Ours};
 use crate::session::Session;
 use crate::target::Target;
@@ -97,8 +97,8 @@ pub(super) async fn scp(args: &ScpArgs) -> Result<ExitCode, Error> {
 async fn side(session: &Session, word: &OsString, all: &mut bool) -> Result<OsString, Error> {
     let Some((name, path)) = word.to_str().and_then(remote_side) else { return Ok(word.clone()) };
     let Ok(named) = name.parse::<Named>() else { return Ok(word.clone()) };
-    let job = machine::find(session, &named).await?;
-    let task = match named.rank {
+    let Meant { job, rank } = machine::find(session, &named).await?;
+    let task = match rank {
         Some(rank) => format!("/{rank}"),
         None => {
             *all |= job.nodes > 1;
@@ -115,11 +115,11 @@ fn remote_side(word: &str) -> Option<(&str, &str)> {
 }
 
 async fn target(session: &Session, named: &Named) -> Result<Target, Error> {
-    let job = machine::find(session, named).await?;
-    if named.rank.is_none() && job.nodes > 1 {
-        terminal::note(&format!("this is task0.{} of {} machines", job.name, job.nodes));
+    let Meant { job, rank } = machine::find(session, named).await?;
+    if rank.is_none() && job.nodes > 1 {
+        terminal::note(&format!("this is {} of {} machines", machine::by_group(&job, 0), job.nodes));
     }
-    Ok(Target { job: job.id.to_string(), task: Some(named.rank.unwrap_or(0)) })
+    Ok(Target { job: job.id.to_string(), task: Some(rank.unwrap_or(0)) })
 }
 
 #[cfg(test)]

@@ -131,3 +131,48 @@ impl Fixture {
         answer.try_recv().unwrap().unwrap()
     }
 }
+
+impl Fixture {
+    fn rename_task(&mut self, job: &JobId, rank: u32, name: &str) -> Result<(), Problem> {
+        self.ask(|reply| Input::RenameTask { job: job.clone(), rank, name: name.into(), reply })
+    }
+
+    fn machine_names(&self, job: &JobId) -> Vec<(u32, String)> {
+        let row = self.core.parts.readers.job(job).unwrap().unwrap();
+        row.machine_names.into_iter().collect()
+    }
+}
+
+fn group(name: &str) -> serde_json::Value {
+    json!({ "kind": "machine", "name": name, "nodes": 2 })
+}
+
+#[test]
+fn a_machine_of_a_group_has_a_name_of_its_own() {
+    let mut fixture = Fixture::new();
+    let first = fixture.submit(group("a"));
+    let second = fixture.submit(group("b"));
+    fixture.rename_task(&first, 1, "eval").unwrap();
+    fixture.rename_task(&first, 1, "eval").unwrap();
+    for taken in ["a", "b", "eval", "task0.a", "task7.nobody"] {
+        let refused = fixture.rename_task(&second, 0, taken).unwrap_err();
+        assert_eq!(refused.code, Code::NameTaken, "{taken}");
+    }
+    assert_eq!(fixture.rename(&second, "eval").unwrap_err().code, Code::NameTaken);
+    assert_eq!(fixture.try_submit(machine("eval"), None).unwrap_err().code, Code::NameTaken);
+    // It outlives the server, and the name of its group.
+    let mut fixture = fixture.restart();
+    fixture.rename(&first, "c").unwrap();
+    assert_eq!(fixture.machine_names(&first), [(1, "eval".to_owned())]);
+    assert_eq!(fixture.rename_task(&second, 1, "eval").unwrap_err().code, Code::NameTaken);
+    fixture.rename_task(&first, 1, "task1.c").unwrap();
+    assert_eq!(fixture.machine_names(&first), []);
+    fixture.rename_task(&second, 0, "task0.b").unwrap();
+    fixture.rename_task(&second, 0, "eval").unwrap();
+    // A group that is over leaves its names to others.
+    fixture.apply(&second, Event::Stop { grace: None }).unwrap();
+    assert_eq!(fixture.rename_task(&second, 0, "other").unwrap_err().code, Code::InvalidState);
+    fixture.rename_task(&first, 0, "eval").unwrap();
+    let alone = fixture.submit(machine("alone"));
+    assert_eq!(fixture.rename_task(&alone, 0, "x").unwrap_err().code, Code::InvalidState);
+}
