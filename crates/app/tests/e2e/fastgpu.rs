@@ -360,8 +360,9 @@ fn without(home: &mut Home, program: &str) {
     let binary = home.shared().join("fastgpu");
     let wrapper = home.shared().join("wrapper");
     let text = format!("#!/bin/sh\nexec {program} '{}' \"$@\"\n", binary.display());
-    std::fs::write(&wrapper, text).unwrap();
-    std::fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(&wrapper, text).expect("the wrapper");
+    std::fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("its mode");
     home.set_binary(wrapper);
 }
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use muster_api::problem::{Code, Problem};
+use muster_api::problem::Problem;
 use muster_model::JobId;
 use muster_store::{Change, NewAudit};
 
@@ -86,11 +86,10 @@ pub(crate) async fn write_start(core: &Handle) -> Result<(), Problem> {
     // Without a record there is no audit log.
     let Some(record) = current() else { return Ok(()) };
     let rows = vec![Change::Audit(record.entry())];
-    // Outside of the scope: the row is not an effect of the request.
-    let (core, reply) = (core.clone(), |reply| Input::Write(rows, None, reply));
-    tokio::spawn(async move { core.ask(reply).await })
-        .await
-        .map_err(|error| Problem::new(Code::Internal, format!("the audit entry was not written: {error}")))?
+    // The row is not an effect of the request, which would have an entry of its own.
+    let written = Record::new(record.entry());
+    written.is_written.store(true, Ordering::Release);
+    CURRENT.scope(written, core.ask(|reply| Input::Write(rows, None, reply))).await
 }
 
 /// Takes target and detail from an entry that a handler made. False if the present task serves no recorded request.
