@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::Owner;
 use crate::bundle::Key;
-use crate::supervisor::{LAUNCH, STARTED, is_start_damaged};
+use crate::supervisor::{LAUNCH, damaged_file};
 use crate::{disk, secret};
 
 /// The format of a record; raised when an older agent must not touch it.
@@ -369,8 +369,8 @@ pub fn check_records(agent: &Path) -> io::Result<(u64, Vec<String>)> {
         let dir = TaskDir::new(&tasks, &task);
         if dir.is_damaged() {
             damaged.push(format!("{task}/{}", TaskDir::RECORD));
-        } else if is_start_damaged(dir.path()) {
-            damaged.push(format!("{task}/{STARTED}"));
+        } else if let Some(name) = damaged_file(dir.path()) {
+            damaged.push(format!("{task}/{name}"));
         } else {
             whole += u64::from(dir.is_remembered());
         }

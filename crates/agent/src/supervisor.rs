@@ -33,7 +33,7 @@ pub use file::{
 pub use notice::NOTES;
 
 pub(crate) use capture::{Capture, Origin};
-pub(crate) use file::{is_start_damaged, read, read_started, read_supervision, write, write_launch};
+pub(crate) use file::{damaged_file, read, read_launch, read_started, read_supervision, write, write_launch};
 pub(crate) use handover::give;
 
 use std::fs;

@@ -35,7 +35,7 @@ use muster_link::message::{DiskLimits, Elements};
 use muster_model::launch::Work;
 use muster_model::signal::Signal;
 use muster_model::task::StopNotice;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::account::Person;
@@ -356,9 +356,16 @@ fn read_undamaged<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Opt
     }
 }
 
-/// Whether the supervisor wrote something that cannot be read any more.
-pub(crate) fn is_start_damaged(dir: &Path) -> bool {
-    read::<Started>(dir, STARTED).is_err_and(|error| is_damage(&error))
+/// Returns what `launch.json` says; none if it is not there or damaged. Whoever started the task knew it, and most of its life needs it no more.
+pub(crate) fn read_launch(dir: &Path) -> io::Result<Option<Launch>> {
+    read_undamaged(dir, LAUNCH)
+}
+
+/// The file of a task that runs or did run which cannot be read any more, if there is one.
+pub(crate) fn damaged_file(dir: &Path) -> Option<&'static str> {
+    [LAUNCH, STARTED]
+        .into_iter()
+        .find(|name| read::<IgnoredAny>(dir, name).is_err_and(|error| is_damage(&error)))
 }
 
 /// What a text fails with that is not what was written.

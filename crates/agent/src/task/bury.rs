@@ -14,10 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Error, Observation, Pipes, lock_alone, observe_after_lock};
 use crate::secret;
 use crate::supervisor::process_stream;
-use crate::supervisor::{
-    Capture, EXIT, Exit, FORMAT, LAUNCH, LOG, Launch, Origin, Outcome, STOP, read, write,
-};
-use crate::tree::Root;
+use crate::supervisor::{Capture, EXIT, Exit, FORMAT, LOG, Origin, Outcome, STOP, read_launch, write};
+use crate::tree::{Preference, Root, Tree};
 
 /// How long output is awaited from processes that left the tree. The dead ones have closed their ends already.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -38,12 +36,13 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         }
         Observation::Rebooted | Observation::Starting | Observation::Running(_) => (None, None),
     };
-    let launch = read::<Launch>(dir, LAUNCH).map_err(Error::io("read the launch", dir))?;
+    let launch = read_launch(dir).map_err(Error::io("read the launch", dir))?;
+    let tree = launch.as_ref().map(|launch| launch.tree.clone()).or_else(|| usual_tree(dir));
     // While processes live that hold what is in them.
     let streams = process_stream::reopen(dir).map_err(Error::io("open the streams of processes", dir))?;
     let limits = launch.as_ref().map(|launch| launch.disk.clone()).unwrap_or_default();
-    if let (Some(launch), Some(root)) = (&launch, root) {
-        launch.tree.stop(root);
+    if let (Some(tree), Some(root)) = (&tree, root) {
+        tree.stop(root);
     }
     // Looked for once no process moves its output about or ends.
     let found = match (pipes, root) {
@@ -54,12 +53,12 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
     let save = |awaited: Option<Duration>| {
         save_output(dir, pipes, &streams, limits.clone(), awaited).map_err(Error::io("save the output", dir))
     };
-    let survivors = match (&launch, root) {
-        (Some(launch), Some(root)) => {
+    let survivors = match (&tree, root) {
+        (Some(tree), Some(root)) => {
             // What is in the pipes goes with the last process that has them open, and an agent may be killed as well: only
             // what is saved may end.
             save(None)?;
-            end_tree(launch, root)
+            end_tree(tree, root)
         }
         _ => Vec::new(),
     };
@@ -78,8 +77,8 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
         spent: None,
     };
     // Before the end is known: after it nobody would come back for them.
-    if let Some(launch) = &launch {
-        launch.tree.remove();
+    if let Some(tree) = &tree {
+        tree.remove();
     }
     secret::remove(dir).map_err(Error::io("remove the secrets", dir))?;
     write(dir, EXIT, &exit).map_err(Error::io("write the exit status", dir))?;
@@ -87,12 +86,18 @@ pub fn bury(dir: &Path, pipes: Option<&Pipes>) -> Result<Exit, Error> {
 }
 
 /// End what is in the cgroup and then, since nobody adopted the orphans, what is not.
-fn end_tree(launch: &Launch, root: Root) -> Vec<i32> {
-    let mut survivors = launch.tree.kill(root).survivors;
+fn end_tree(tree: &Tree, root: Root) -> Vec<i32> {
+    let mut survivors = tree.kill(root).survivors;
     if survivors.is_empty() {
-        survivors = launch.tree.kill_strays(root).survivors;
+        survivors = tree.kill_strays(root).survivors;
     }
     survivors
+}
+
+/// Where the launch is damaged: the tree that an agent makes for the task of this name if nothing else is asked for.
+fn usual_tree(dir: &Path) -> Option<Tree> {
+    let task = dir.file_name()?.to_str()?;
+    Tree::prepare(task, Preference::Auto, None).ok()
 }
 
 /// Save what is in the pipes, and what comes within the time for which more is awaited.

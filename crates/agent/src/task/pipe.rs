@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::{Error, supervision};
-use crate::supervisor::{LAUNCH, Launch, Started, read};
+use crate::supervisor::{Started, read_launch};
 use crate::tree::{Process, Root};
 
 /// What a task can write before it must wait for its supervisor. Also the longest record of a log.
@@ -43,7 +43,7 @@ impl Pipes {
         pipes.find(inodes, supervisor);
         if !pipes.is_whole() {
             let main = started.map(|started| started.task);
-            let launch = read::<Launch>(dir, LAUNCH).map_err(Error::io("read the launch", dir))?;
+            let launch = read_launch(dir).map_err(Error::io("read the launch", dir))?;
             for _ in 0..TRIES {
                 pipes.find(inodes, main);
                 if pipes.is_whole() {

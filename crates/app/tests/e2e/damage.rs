@@ -188,6 +188,23 @@ fn a_job_ends_although_its_start_is_damaged_on_the_node() {
 }
 
 #[test]
+fn a_task_without_agent_and_supervisor_ends_although_its_launch_is_damaged() {
+    let home = home();
+    let job = home.submit(&["--", "sh", "-c", &format!("echo first; {}", until("never"))]);
+    wait_for("its first line", || home.ok(["logs", &job]).contains("first"));
+    let launch = home.path().join("node/tasks").join(format!("task0.{job}.1")).join("launch.json");
+    fs::write(&launch, "{ damaged").expect("damage");
+    let check = home.run(["server", "check"]);
+    assert_eq!(check.code(), 1, "{}", check.out());
+    assert!(check.out().contains("launch.json"), "{}", check.out());
+    home.kill("supervise");
+    home.kill("agent");
+    let ended = home.wait_for_state(&job, "failed");
+    assert_eq!(ended["reason"]["code"], "supervisor_lost", "{ended}");
+    home.wait_for_no_tasks();
+}
+
+#[test]
 fn a_check_finds_all_that_is_damaged_beside_the_server_and_without_it() {
     let home = home();
     home.write("data.bin", "of the code ".repeat(1000));

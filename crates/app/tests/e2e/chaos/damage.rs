@@ -85,6 +85,7 @@ pub(super) fn is_said_of_database(err: &str) -> bool {
 pub(super) fn damage_task(home: &Home, file: TaskFile, pick: usize) -> bool {
     let name = match file {
         TaskFile::Record => "record",
+        TaskFile::Launch => "launch.json",
         TaskFile::Started => "started.json",
     };
     // Lanes of an array and jobs that end by a command have other rules.

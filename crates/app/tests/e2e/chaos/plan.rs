@@ -114,6 +114,8 @@ pub(super) enum DatabaseDamage {
 pub(super) enum TaskFile {
     /// Its task is stopped, which costs the job an attempt.
     Record,
+    /// What the task was launched with, which costs nothing.
+    Launch,
     /// That the task has started, which costs nothing.
     Started,
 }
@@ -340,7 +342,7 @@ fn plan_damage(random: &mut Random, steps: &mut Vec<PlannedStep>) {
         add(at_ms + random.below(2 * damaged_ms), Step::StartServer);
     }
     if random.below(3) == 0 {
-        let file = [TaskFile::Record, TaskFile::Started][random.below(2) as usize];
+        let file = [TaskFile::Record, TaskFile::Launch, TaskFile::Started][random.below(3) as usize];
         let pick = random.below(1 << 16) as usize;
         add(400 + random.below(SPAN_MS - 400), Step::DamageTask(file, pick));
     }
@@ -407,8 +409,8 @@ mod tests {
             })
             .collect();
         // Four roles alone, five pairs, four roles frozen, a server that is stopped as it should be, another build, a full disk,
-        // a database that is damaged in three ways, two files of tasks.
-        assert_eq!(kinds.len(), 21 + CLOCKS_S.len(), "{kinds:?}");
+        // a database that is damaged in three ways, three files of tasks.
+        assert_eq!(kinds.len(), 22 + CLOCKS_S.len(), "{kinds:?}");
         for kind in [LastDamage::FlippedLog, LastDamage::CutLog, LastDamage::MissingLog, LastDamage::Code] {
             assert!((0..300).any(|seed| Plan::of_seed(seed).last_damage == kind), "{kind:?}");
         }
