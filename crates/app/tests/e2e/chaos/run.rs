@@ -291,6 +291,8 @@ impl ChaosRun {
         }
         if let Some(damaged) = self.damaged_database.take_if(|damaged| damaged.repaired_at <= now) {
             damaged.repair(&self.home);
+            // The commands that were to start one may have come before.
+            self.start(&Step::StartServer, &["server", "start"]);
         }
         self.frozen.retain(|frozen| {
             let is_due = frozen.thawed_at <= now;
