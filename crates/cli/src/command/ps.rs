@@ -29,7 +29,7 @@ const DISPLAY_NAME_WIDTH: usize = 32;
 Examples:
   muster ps                         what is not over, and what was lately
   muster ps -a                      everything
-  muster ps train 训练任务           these two, by name and display name
+  muster ps train 训练任务          these two, by name and display name
   muster ps --state failed,stopped
   muster ps --wide                  with owner, target and the whole reason of a failure
   muster ps -q --state running      ids, for other commands

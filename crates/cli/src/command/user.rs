@@ -76,7 +76,7 @@ Examples:
     },
     /// Change what somebody is called or may do
     #[command(
-        after_help = "Examples:\n  muster user set --display-name 王芳    your own\n  muster user set ada --display-name ''    none any more\n  muster user set ada --admin true\n  muster user set ada --account ada.l"
+        after_help = "Examples:\n  muster user set --display-name 王芳      your own\n  muster user set ada --display-name ''    none any more\n  muster user set ada --admin true\n  muster user set ada --account ada.l"
     )]
     Set {
         /// Who (default: you)

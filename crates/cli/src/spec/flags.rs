@@ -182,10 +182,7 @@ impl Flags {
         here: &Here,
     ) -> Result<Vec<FieldError>, Error> {
         let mut errors = Vec::new();
-        // A name of another script is the display name, and goes before the one of a file.
-        if self.display_name.is_none() && self.name.as_ref().is_some_and(|name| !name.is_ascii()) {
-            fields.remove("display_name");
-        }
+        self.replace_display_name(fields);
         for (_, path, value) in self.plain() {
             if let Some(value) = value {
                 super::set(fields, path, value);
@@ -212,6 +209,18 @@ impl Flags {
             super::set(fields, &["command"], command);
         }
         Ok(errors)
+    }
+
+    /// A name of another script is a display name: that of a file goes, whichever field it is in, when a flag gives one.
+    fn replace_display_name(&self, fields: &mut Map<String, Value>) {
+        let is_shown = |name: &str| !name.is_ascii();
+        match (&self.name, &self.display_name) {
+            (Some(name), None) if is_shown(name) => _ = fields.remove("display_name"),
+            (None, Some(_)) if fields.get("name").and_then(Value::as_str).is_some_and(is_shown) => {
+                fields.remove("name");
+            }
+            _ => {}
+        }
     }
 
     /// Labels of nodes that a file names stay, as far as the flags do not name them.

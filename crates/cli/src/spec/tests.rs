@@ -121,6 +121,27 @@ fn flags_go_on_top_of_the_file() {
 }
 
 #[test]
+fn a_flag_with_a_name_in_another_script_replaces_the_display_name_of_the_file() {
+    let names = |file: &str, words: &[&str]| -> (Option<String>, Option<String>, Vec<String>) {
+        let scene = Scene::new().file(&format!("command: [python, train.py]\n{file}\n"));
+        let request = scene.assemble(&[&["--file", "job.yaml"], words].concat()).unwrap();
+        let notes = request.reasons.lines(&request.spec, None).into_iter();
+        let notes = notes.filter(|line| line.contains("display name")).collect();
+        (request.spec.name, request.spec.display_name, notes)
+    };
+    let note = |shown: &str| vec![format!("`{shown}` is the display name of the job; its name is `train`")];
+    let shown = |name: &str| Some(name.to_owned());
+    assert_eq!(names("name: 训练", &[]), (None, shown("训练"), note("训练")));
+    assert_eq!(names("display_name: 训练", &[]), (None, shown("训练"), vec![]));
+    for file in ["name: bert", "name: 旧", "display_name: 旧", "name: bert\ndisplay_name: 旧"] {
+        assert_eq!(names(file, &["--name", "训练"]), (None, shown("训练"), note("训练")), "{file}");
+    }
+    assert_eq!(names("name: 旧", &["--display-name", "训练"]), (None, shown("训练"), vec![]));
+    assert_eq!(names("name: bert", &["--display-name", "训练"]), (shown("bert"), shown("训练"), vec![]));
+    assert_eq!(names("display_name: 旧", &["--name", "bert"]), (shown("bert"), shown("旧"), vec![]));
+}
+
+#[test]
 fn short_and_empty_forms_in_the_file_are_replaced() {
     let scene = Scene::new().file("resources:\nenv:\nretries: 1\ncommand: a\n");
     let words = ["-f", "job.yaml", "--gpus", "1", "-e", "A=1", "--retries", "2"];
