@@ -505,7 +505,7 @@ mod tests {
         suspend: Pause jobs: their tasks end, and nothing is held for them
         resume: Bring jobs back that were paused
         hold: Keep jobs that wait in the queue, until they are let go
-        release: Let jobs go that are held in the queue
+        release: Release held jobs
         priority: Give jobs that are not over another priority: the highest start first
         rm: Remove jobs that are over, with their logs and files
         why: Say what a job waits for, or why it ended

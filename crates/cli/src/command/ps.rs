@@ -227,14 +227,13 @@ mod tests {
         let named = |i, name: &str| JobSummary { display_name: Some(name.into()), ..job(i, State::Running) };
         let jobs =
             [named(0, "训练任务"), job(1, State::Running), named(2, "größe"), named(3, &"长".repeat(20))];
-        let text =
-            table(&jobs, false, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(Some(130), false);
+        let text = table(&jobs, false, Timestamp::UNIX_EPOCH + Duration::from_secs(125)).render(None, false);
         insta::assert_snapshot!(text, @r"
         ID               NAME     DISPLAY NAME                      STATE     NODES   GPUS     AGE   DURATION   COMMAND
-        job_0000000000   digits   训练任务                          running   2       H100:8   2m    2m5s       python train.py --epo…
-        job_1000000000   digits   -                                 running   2       -        2m    2m5s       python train.py --epo…
-        job_2000000000   digits   größe                             running   2       -        2m    2m5s       python train.py --epo…
-        job_3000000000   digits   长长长长长长长长长长长长长长长…   running   2       -        2m    2m5s       python train.py --epo…
+        job_0000000000   digits   训练任务                          running   2       H100:8   2m    2m5s       python train.py --epochs 3
+        job_1000000000   digits   -                                 running   2       -        2m    2m5s       python train.py --epochs 3
+        job_2000000000   digits   größe                             running   2       -        2m    2m5s       python train.py --epochs 3
+        job_3000000000   digits   长长长长长长长长长长长长长长长…   running   2       -        2m    2m5s       python train.py --epochs 3
         ");
         let wide = table(&jobs, true, Timestamp::UNIX_EPOCH).render(None, false);
         assert!(wide.contains(&"长".repeat(20)), "{wide}");
