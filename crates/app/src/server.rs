@@ -221,7 +221,7 @@ fn engines(home: &Path, config: &Config, pinned: Option<Fingerprint>, auth: bool
     let ssh = ssh_options(home)?;
     let files_seconds = config.keep.read()?.node.files_seconds;
     let kept = (files_seconds < u64::MAX).then(|| std::time::Duration::from_secs(files_seconds));
-    let options = config.slurm.options(home, gate_socket(home)?, &ssh, kept);
+    let options = config.slurm.options(home, gate_socket(home)?, &ssh, kept, auth);
     let slurm: Arc<dyn Engine> = Arc::new(Slurm::new(options));
     let ssh: Arc<dyn Engine> = Arc::new(Ssh::new(ssh));
     let mut engines = vec![ssh, slurm];

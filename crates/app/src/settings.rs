@@ -263,7 +263,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "slurm.user",
         default: "none",
-        meaning: "the account that jobs run as, where the server runs as root on a login node",
+        meaning: "the account that jobs run as whose owners have none, where the server runs as root on a login node",
         example: "ada",
     },
     Setting {

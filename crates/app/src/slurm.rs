@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use muster_engine::pod::PATIENCE;
-use muster_engine::slurm::{Options, Wishes};
+use muster_engine::slurm::{GATE_IDLE, Options, Wishes};
 use muster_engine::ssh;
 use muster_model::pool::{HostSpec, PoolSpec};
 use muster_model::quantity;
@@ -77,6 +77,7 @@ impl Slurm {
             [("directory", &self.directory), ("programs", &self.programs), ("conf", &self.conf)]
         {
             let is_path = |text: &str| {
+                let text = if name == "directory" { text.replace("{account}", "a") } else { text.to_owned() };
                 (text.starts_with('/') || text.starts_with("~/") && name == "directory")
                     && text.chars().all(is_plain)
             };
@@ -114,9 +115,11 @@ impl Slurm {
         socket: PathBuf,
         ssh: &ssh::Options,
         kept: Option<Duration>,
+        has_accounts: bool,
     ) -> Options {
         Options {
             patience: self.patience().unwrap_or(PATIENCE),
+            gate_idle: GATE_IDLE,
             kept,
             dir: home.join("slurm"),
             ssh_dir: ssh.dir.clone(),
@@ -128,6 +131,7 @@ impl Slurm {
             port: self.port,
             key: self.key.as_ref().map(PathBuf::from),
             user: self.user.clone(),
+            becomes_owners: has_accounts && self.login.is_none() && rustix::process::geteuid().is_root(),
             directory: self.directory.clone(),
             address: self.address.clone(),
             programs: self.programs.clone(),
@@ -157,7 +161,7 @@ mod tests {
         let slurm: Slurm = toml::from_str("").unwrap();
         slurm.check().unwrap();
         let ssh = ssh::Options::new("/h/ssh".into(), "/h/server.sock".into(), "/m".into(), "/o".into());
-        let options = slurm.options(Path::new("/h"), "/h/gate.sock".into(), &ssh, None);
+        let options = slurm.options(Path::new("/h"), "/h/gate.sock".into(), &ssh, None, false);
         assert_eq!(options.patience, PATIENCE);
         assert_eq!((options.login, options.directory, options.dir), (None, None, "/h/slurm".into()));
         assert_eq!(options.socket, Path::new("/h/gate.sock"));
@@ -170,6 +174,8 @@ mod tests {
             "directory = '/a b'",
             "directory = '/$HOME'",
             "directory = 'a'",
+            "directory = '/{name}/a'",
+            "conf = '/{account}/slurm.conf'",
             "programs = '~/bin'",
             "address = '$(x)'",
             "user = '-x'",
@@ -180,7 +186,8 @@ mod tests {
             let slurm: Slurm = toml::from_str(text).unwrap();
             assert!(slurm.check().is_err(), "{text}");
         }
-        let fine: Slurm = toml::from_str("directory = '~/m'\noptions = ['--reservation=x']").unwrap();
+        let fine: Slurm =
+            toml::from_str("directory = '/lustre/{account}/m'\noptions = ['--reservation=x']").unwrap();
         fine.check().unwrap();
     }
 }

@@ -295,7 +295,7 @@ struct Prepared {
 
 fn gang_of(key: &Key) -> Result<(&AttemptId, &str), Error> {
     match key {
-        Key::Gang { attempt, place } => Ok((attempt, place)),
+        Key::Gang { attempt, place, .. } => Ok((attempt, place)),
         Key::Node(node) => Err(no_node(node)),
     }
 }
@@ -344,7 +344,7 @@ impl Engine for Kubernetes {
         Ok(offers)
     }
 
-    async fn check(&self, gang: &Gang) -> Result<Vec<FieldError>, Error> {
+    async fn check(&self, gang: &Gang, _account: Option<&str>) -> Result<Vec<FieldError>, Error> {
         let connection = self.connections.get(&gang.place).await?;
         let attempt = AttemptId { job: JobId::from_random(0), number: 1 };
         match self.prepare(&connection, &attempt, &[], gang).await? {

@@ -41,7 +41,11 @@ fn request(number: u32) -> StartRequest {
         Seat { node: name.parse().unwrap(), token: format!("secret-{rank}") }
     };
     StartRequest {
-        key: Key::Gang { attempt: AttemptId { job: job.clone(), number }, place: String::new() },
+        key: Key::Gang {
+            attempt: AttemptId { job: job.clone(), number },
+            place: String::new(),
+            account: None,
+        },
         seats: (0..2).map(seat).collect(),
         gang: Some(gang(json!({}))),
     }
@@ -78,7 +82,7 @@ fn what_was_made_half_is_made_whole_and_goes_whole_and_refusals_are_fields_of_ou
             assert_eq!(names(&kube, kind), Vec::<String>::new(), "{kind}");
         }
         let fields = async |fields: Value| {
-            let errors = next.check(&gang(fields)).await.unwrap();
+            let errors = next.check(&gang(fields), None).await.unwrap();
             errors.into_iter().map(|error| error.field).collect::<Vec<_>>()
         };
         assert_eq!(fields(json!({})).await, Vec::<String>::new());

@@ -126,7 +126,7 @@ impl Watches {
         }
         sleep(MOMENT).await;
         let news = std::mem::take(&mut *lock(&self.shared.news));
-        news.into_iter().map(|(place, attempt)| Key::Gang { attempt, place }).collect()
+        news.into_iter().map(|(place, attempt)| Key::Gang { attempt, place, account: None }).collect()
     }
 
     /// What is known of attempts of a place, in the order asked. `gate` says what a gang waits for that is held back.

@@ -140,7 +140,7 @@ async fn together(engine: &dyn Engine, home: &mut dyn Home) {
 async fn strangers(engine: &dyn Engine, place: &str) {
     let stranger = |job| {
         let attempt = AttemptId { job: JobId::from_random(job), number: 9 };
-        Key::Gang { attempt, place: place.to_owned() }
+        Key::Gang { attempt, place: place.to_owned(), account: None }
     };
     let keys: Vec<Key> = (0..500).map(stranger).collect();
     let asked = tokio::time::timeout(DEADLINE, engine.status(&keys)).await;
@@ -158,7 +158,11 @@ fn gang(home: &dyn Home, number: u32, size: u32) -> StartRequest {
     let spec = serde_json::json!({ "nodes": size, "command": ["true"], "resources": { "cpus": 1 } });
     let spec = JobSpec::from_value(spec).expect("a spec");
     StartRequest {
-        key: Key::Gang { attempt: AttemptId { job: job.clone(), number }, place: home.place() },
+        key: Key::Gang {
+            attempt: AttemptId { job: job.clone(), number },
+            place: home.place(),
+            account: None,
+        },
         seats: (0..size).map(seat).collect(),
         gang: Some(Gang {
             name: "conformance".into(),

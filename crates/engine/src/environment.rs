@@ -12,6 +12,8 @@ const LOCALE: &str = "LC_";
 
 /// What programs of Slurm need. The jobs that they submit inherit all of it (`--export=ALL`).
 const SLURM: &[&str] = &["KRB5CCNAME", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_JWT", "XDG_RUNTIME_DIR"];
+/// What of it lets the server's own account in elsewhere, or is a directory of that account's.
+pub(crate) const CREDENTIALS: &[&str] = &["KRB5CCNAME", "SLURM_JWT", "TMPDIR", "XDG_RUNTIME_DIR"];
 /// Defaults that an operator sets for `sbatch`.
 const SBATCH: &str = "SBATCH_";
 
@@ -43,6 +45,14 @@ const CLOUDS: &[&str] = &["ALIBABA_CLOUD_", "AWS_", "AZURE_", "CLOUDSDK_", "GOOG
 /// For a shell that runs programs of Slurm.
 pub(crate) fn keep_for_slurm(command: &mut Command) {
     keep(command, |name| SLURM.contains(&name) || name.starts_with(SBATCH));
+}
+
+/// The same for a shell of an account that is not the operator's.
+pub(crate) fn keep_for_account(command: &mut Command) {
+    keep_for_slurm(command);
+    for name in CREDENTIALS {
+        command.env_remove(name);
+    }
 }
 
 /// For an agent of muster's own.

@@ -44,7 +44,13 @@ pub enum Accounts {
     Machines,
     /// That of whoever submits to the other scheduler; the server's own, if it is not named.
     Submitter(Option<String>),
+    /// Those of the jobs' owners: each gang is submitted under the account that it is handed over with.
+    Owners,
 }
+
+/// Why a gang is not submitted whose owner has no account, where gangs are their owners'.
+pub const NO_ACCOUNT: &str = "jobs there run under the accounts of their owners, and this one's owner has none; have an admin say which it \
+                              is: `muster user set NAME --account ACCOUNT`";
 
 /// The account that an agent of a fleet runs under, as its engine knows it without asking the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +154,8 @@ pub enum Key {
         attempt: AttemptId,
         /// What follows the engine's name in its target: an engine may speak with several schedulers.
         place: String,
+        /// The account that it is handed over under; none: the one that the engine has for all.
+        account: Option<String>,
     },
 }
 
@@ -441,7 +449,8 @@ pub trait Engine: Send + Sync {
 
     /// What the other scheduler would refuse of a gang, as fields of our own specification. It is asked before a job is taken,
     /// and people wait for it. Nothing is begun or kept there. After an error nothing is known: the gang may still be refused when it is started.
-    async fn check(&self, _gang: &Gang) -> Result<Vec<FieldError>, Error> {
+    /// The account is that of its key.
+    async fn check(&self, _gang: &Gang, _account: Option<&str>) -> Result<Vec<FieldError>, Error> {
         Ok(Vec::new())
     }
 
@@ -470,9 +479,9 @@ pub trait Engine: Send + Sync {
         std::future::pending().await
     }
 
-    /// Removes what the attempts of a job have left with a delegating engine, which are all over: nobody will ask for it any more.
-    /// After an error some of it may be left, and goes when its time has come.
-    async fn remove(&self, _job: &JobId) -> Result<(), Error> {
+    /// Removes what the attempts of a job that were handed over under an account have left with a delegating engine, which are all
+    /// over: nobody will ask for it any more. After an error some of it may be left, and goes when its time has come.
+    async fn remove(&self, _job: &JobId, _account: Option<&str>) -> Result<(), Error> {
         Ok(())
     }
 

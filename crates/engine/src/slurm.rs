@@ -4,53 +4,48 @@
 //! Everything goes through one process on the login node, the *gate*: it runs Slurm's programs as the user whose jobs they
 //! are, and hands on the connections of agents, which need to reach nothing but it. What an attempt has is found by the comment
 //! of its job, so nothing has to be remembered here; nothing is submitted twice, whoever is killed and when.
+//!
+//! A server of root's on the login node becomes the accounts of its jobs' owners: each has a gate of its own, which ends when there
+//! is no work for it. A gate belongs to its account, which may have it say anything, so it is asked about that account's jobs alone.
 
+mod account;
 mod batch;
 mod change;
 pub mod gate;
+mod idle;
 mod inventory;
 mod job;
 mod partition;
 mod past;
 mod refusal;
+mod submitter;
 mod way;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use muster_model::spec::FieldError;
-use muster_model::{AttemptId, JobId, NodeId};
+use muster_model::spec::{FieldCode, FieldError};
+use muster_model::{AttemptId, JobId};
 
 use crate::ssh::identity;
 use crate::{
-    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, GangChange, Key, Observed,
-    Offer, PlaceLimits, Seat, StartRequest, Status, Verdict,
+    Accounts, AgentBinary, Capabilities, Class, Engine, Error, Family, Gang, GangChange, Key, NO_ACCOUNT,
+    Observed, Offer, PlaceLimits, StartRequest, Status,
 };
-use batch::Place;
 pub use batch::Wishes;
-use gate::wire::{Answer, Ask, Submission, Submit};
-use job::Job;
-use way::{Gate, Way, unexpected};
+use partition::KnownPartitions;
+use submitter::{Submitter, gang_of};
+use way::WayBase;
 
 /// What it is called in `--on` and among nodes.
 pub const NAME: &str = "slurm";
+/// How long a gate without work stays, usually: those who look at files of a job that is over come back within minutes.
+pub const GATE_IDLE: Duration = Duration::from_secs(300);
 /// Agents dial again for as long as their task lasts. One that is silent for so long is lost, unless Slurm says more.
 const LOST_AFTER: Duration = Duration::from_secs(60);
-/// A submission of which nothing was heard may still lie in the controller's queue when it answers again. It has been worked
-/// off when so much time lies between two answers that know of no job.
-const SETTLED: Duration = Duration::from_secs(15);
-/// For how long the limits of partitions are taken to be as they were: administrators change them a few times a year.
-const LIMITS_AGE: Duration = Duration::from_secs(60);
-/// How often the files of what is long over are looked for.
-const SWEEP: Duration = Duration::from_secs(24 * 3600);
-/// Between two looks at a job that is being ended.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-const LAST_LOOK: Duration = Duration::from_secs(2);
-/// Longer than it takes Slurm to kill what does not end by itself (`KillWait`, 30 s): something else is the matter.
-const UNUSUAL: Duration = Duration::from_secs(45);
 
 /// What the engine works with.
 #[derive(Debug, Clone)]
@@ -73,9 +68,11 @@ pub struct Options {
     pub port: Option<u16>,
     /// The private key to show it.
     pub key: Option<PathBuf>,
-    /// The account that jobs run as, where the server is root's.
+    /// The account that jobs run as whose owners have none of their own, where the server is root's.
     pub user: Option<String>,
-    /// The directory there that compute nodes see, too; `~/.muster`, if absent.
+    /// Jobs run as the accounts of their owners, which a server of root's becomes on the login node.
+    pub becomes_owners: bool,
+    /// The directory there that compute nodes see, too; `~/.muster`, if absent. `{account}` in it is the account's name.
     pub directory: Option<String>,
     /// Where compute nodes reach the login node, if not at its name or the addresses it has.
     pub address: Option<String>,
@@ -89,49 +86,25 @@ pub struct Options {
     pub patience: Duration,
     /// How long the files of tasks that are over stay there; `None`: for ever.
     pub kept: Option<Duration>,
+    /// How long the gate of an account that a server of root's became stays without work.
+    pub gate_idle: Duration,
 }
-
 /// The engine.
 #[derive(Debug)]
 pub struct Slurm {
     capabilities: Capabilities,
-    wishes: Wishes,
-    patience: Duration,
-    kept: Option<Duration>,
-    way: Way,
-    /// The limits of its partitions, and when they were asked for.
-    partitions: tokio::sync::Mutex<Option<(Instant, Arc<Vec<PlaceLimits>>)>>,
-    /// The last answer of Slurm's, and when the question was asked.
-    looked: tokio::sync::Mutex<Option<(Instant, Arc<Vec<Job>>)>>,
-    memory: Mutex<Memory>,
-}
-
-/// What makes things quicker or surer, and may be lost.
-#[derive(Debug, Default)]
-struct Memory {
-    /// Since when Slurm has known nothing of an attempt that may have been handed over.
-    unknown_since: BTreeMap<AttemptId, Instant>,
-    /// When what is long over was removed.
-    swept: Option<Instant>,
-    /// Attempts that are to have no job any more.
-    closed: BTreeSet<AttemptId>,
-    /// Attempts that Slurm has given a node up of, and whose agents find that written down.
-    given_up: BTreeSet<AttemptId>,
-    /// The node that failed, of attempts that ended by it.
-    failed_nodes: BTreeMap<AttemptId, String>,
-}
-
-impl Memory {
-    /// Forgets what it keeps for the next look at attempts that nobody asks about any more: they are over.
-    fn forget_unasked(&mut self, keys: &[Key]) {
-        let asked: BTreeSet<&AttemptId> = keys.iter().filter_map(|key| gang_of(key).ok()).collect();
-        self.given_up.retain(|attempt| asked.contains(attempt));
-        self.failed_nodes.retain(|attempt, _| asked.contains(attempt));
-    }
+    base: Arc<WayBase>,
+    /// By account; that of the login, or the server's own, has no name.
+    submitters: Mutex<BTreeMap<Option<String>, Arc<Submitter>>>,
+    /// The limits of the cluster's partitions, where no account of the operator's is there to ask for them.
+    partitions: KnownPartitions,
 }
 
 /// Whom jobs run as. Where the login names nobody, the SSH configuration does.
-fn submitter(options: &Options) -> Accounts {
+fn accounts(options: &Options) -> Accounts {
+    if options.becomes_owners {
+        return Accounts::Owners;
+    }
     let named = options.user.clone();
     if named.is_some() || options.login.is_none() {
         return Accounts::Submitter(named);
@@ -150,279 +123,99 @@ fn submitter(options: &Options) -> Accounts {
     }
 }
 
+/// Which account's side a gang is on that was handed over under an account, or under none.
+fn side_of(options: &Options, is_root: bool, account: Option<&str>) -> Result<Option<String>, Error> {
+    let becomes_accounts = is_root && options.login.is_none();
+    match (account, becomes_accounts) {
+        (Some(""), _) => Err(Error::terminal(NO_ACCOUNT)),
+        (Some(name), true) => Ok(Some(name.to_owned())),
+        (Some(name), false) => {
+            let what = format!(
+                "it was handed over as `{name}`, and this server speaks with Slurm as one account alone now: it must run as root \
+                 on the login node to become others"
+            );
+            Err(Error { what, class: Class::Retryable, source: None })
+        }
+        (None, true) => match &options.user {
+            Some(user) => Ok(Some(user.clone())),
+            None => Err(Error::terminal(
+                "this server runs as root, and jobs never do; set slurm.user to the account they are to run as",
+            )),
+        },
+        (None, false) => Ok(None),
+    }
+}
+
 impl Slurm {
-    /// An engine whose gate is started when it is first needed.
+    /// An engine whose gates are started when they are first needed.
     pub fn new(options: Options) -> Self {
         // Without another machine or account between them, the submitter's variables and directories are those of the cluster.
-        let is_login_node = options.login.is_none() && options.user.is_none();
+        let is_own = options.login.is_none() && options.user.is_none() && !options.becomes_owners;
         let capabilities = Capabilities {
             name: NAME,
             family: Family::Delegating,
-            submitter_environment: is_login_node,
-            in_place: is_login_node,
+            submitter_environment: is_own,
+            in_place: is_own,
             images: false,
             volumes: false,
-            accounts: submitter(&options),
+            accounts: accounts(&options),
             keeps_files: true,
             lost_after: LOST_AFTER,
         };
-        let wishes = options.wishes.clone();
-        let (patience, kept) = (options.patience, options.kept);
         Self {
             capabilities,
-            wishes,
-            patience,
-            kept,
-            way: Way::new(options),
-            partitions: Default::default(),
-            looked: Default::default(),
-            memory: Mutex::default(),
+            base: Arc::new(WayBase::new(options)),
+            submitters: Mutex::default(),
+            partitions: KnownPartitions::default(),
         }
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn options(&self) -> &Options {
+        self.base.options()
     }
 
-    /// All jobs of the user that Slurm knows, as they are now: whoever asks while somebody else does has the next answer.
-    async fn look(&self, gate: &Gate) -> Result<Arc<Vec<Job>>, Error> {
-        let wanted = Instant::now();
-        let mut looked = self.looked.lock().await;
-        if let Some((at, jobs)) = looked.as_ref().filter(|(at, _)| *at >= wanted) {
-            tracing::trace!(?at, "an answer is shared");
-            return Ok(Arc::clone(jobs));
-        }
-        let at = Instant::now();
-        let jobs = Arc::new(job::read_squeue(&gate.run(job::squeue(gate.who.uid)).await?));
-        *looked = Some((at, Arc::clone(&jobs)));
-        Ok(jobs)
+    /// The side of the account that a gang was handed over under.
+    fn submitter(&self, account: Option<&str>) -> Result<Arc<Submitter>, Error> {
+        let side = side_of(self.options(), rustix::process::getuid().is_root(), account)?;
+        let mut submitters = self.submitters.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Submitter::new(Arc::clone(&self.base), side.clone()));
+        Ok(Arc::clone(submitters.entry(side.clone()).or_insert_with(new)))
     }
 
-    /// The limits of the cluster's partitions, as they were at most a minute ago.
-    async fn partitions(&self, gate: &Gate) -> Result<Arc<Vec<PlaceLimits>>, Error> {
-        let mut known = self.partitions.lock().await;
-        if let Some((_, partitions)) = known.as_ref().filter(|(at, _)| at.elapsed() < LIMITS_AGE) {
-            return Ok(Arc::clone(partitions));
-        }
-        let partitions = Arc::new(partition::read(&gate.run(partition::scontrol()).await?));
-        *known = Some((Instant::now(), Arc::clone(&partitions)));
-        Ok(partitions)
+    fn side(&self, key: &Key) -> Result<(Arc<Submitter>, AttemptId), Error> {
+        let attempt = gang_of(key)?.clone();
+        Ok((self.submitter(account_of(key))?, attempt))
     }
 
-    /// The longest time limit that a gang's partition gives a job, where that matters and is known.
-    async fn max_time(&self, gate: &Gate, gang: &Gang) -> Option<Duration> {
-        gang.spec.timeout?;
-        match self.partitions(gate).await {
-            Ok(partitions) => partition::max_time(&partitions, &gang.place),
-            Err(error) => {
-                tracing::warn!(%error, "the limits of partitions are not known; Slurm checks the time limit itself");
-                None
-            }
-        }
-    }
-
-    /// Says of jobs that reached a time limit whether it was their partition's. The partition, and not Slurm's record of the
-    /// job, knows what its default is.
-    async fn name_time_limits(&self, gate: &Gate, keys: &[Key], known: &mut BTreeMap<AttemptId, Observed>) {
-        for key in keys {
-            let Key::Gang { attempt, place } = key else { continue };
-            let Some(Observed { status: Status::Ended(Verdict::TimeLimit { limit: Some(limit) }), .. }) =
-                known.get_mut(attempt)
-            else {
-                continue;
-            };
-            match self.partitions(gate).await {
-                Ok(partitions) => *limit = partition::with_source(*limit, &partitions, place),
-                Err(error) => return tracing::debug!(%error, "the limits of partitions are not known"),
-            }
-        }
-    }
-
-    async fn submit(
-        &self,
-        gate: &Gate,
-        attempt: &AttemptId,
-        seats: &[Seat],
-        gang: &Gang,
-    ) -> Result<String, Error> {
-        let max_time = self.max_time(gate, gang).await;
-        let dir = format!("{}/{attempt}", gate.who.dir);
-        let place = Place { attempt, server: &gate.server, dir: &dir, binary: &gate.who.binary };
-        let mut argv = vec!["sbatch".to_owned()];
-        argv.extend(batch::options(gang, &self.wishes, &place, max_time));
-        let mut submit = Submit {
-            attempt: attempt.clone(),
-            seats: seats_file(seats, gang, self.patience),
-            script: batch::script(&gang.spec, &place),
-            argv,
-            is_settled: false,
+    /// Whether anything here speaks of a cluster. Who has none does not want to hear of it, and jobs that are sent there all the
+    /// same are told. Slurm's programs may be installed where root's server has nothing to do with a cluster.
+    fn is_any(&self) -> bool {
+        let Options { login, user, programs, conf, .. } = self.options();
+        let is_named = login.is_some() || user.is_some() || programs.is_some() || conf.is_some();
+        let is_installed = || {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).any(|dir| dir.join("sinfo").is_file())
         };
-        if let Some(id) = self.try_to_submit(gate, &submit).await? {
-            return Ok(id);
-        }
-        if let Some(id) = self.find(gate, attempt).await? {
-            return Ok(id);
-        }
-        submit.is_settled = true;
-        match self.try_to_submit(gate, &submit).await? {
-            Some(id) => Ok(id),
-            None => Err(Error { what: IN_DOUBT.into(), class: Class::Retryable, source: None }),
-        }
+        is_named || self.is_used() || (!rustix::process::getuid().is_root() && is_installed())
     }
 
-    /// None if it is not known what came of it.
-    async fn try_to_submit(&self, gate: &Gate, submit: &Submit) -> Result<Option<String>, Error> {
-        let ask = Ask::Submit(Box::new(Submit {
-            attempt: submit.attempt.clone(),
-            seats: submit.seats.clone(),
-            script: submit.script.clone(),
-            argv: submit.argv.clone(),
-            is_settled: submit.is_settled,
-        }));
-        let submission = match gate.ask(&ask).await? {
-            Answer::Submission(submission) => submission,
-            answer => return Err(unexpected(&answer)),
-        };
-        match submission {
-            Submission::Job { id } => {
-                self.memory().unknown_since.remove(&submit.attempt);
-                Ok(Some(id))
-            }
-            Submission::Refused { complaints } => Err(refusal::refused(&complaints)),
-            Submission::Later { complaints } => Err(refusal::retryable("sbatch", &complaints)),
-            Submission::Busy => {
-                let what = "an earlier sbatch for it has not ended yet".into();
-                Err(Error { what, class: Class::Retryable, source: None })
-            }
-            Submission::Closed => Err(Error::terminal("it was taken back before Slurm had it")),
-            Submission::Doubtful { complaints } => {
-                tracing::warn!(attempt = %submit.attempt, complaints, "whether Slurm has it is to be found out");
-                Ok(None)
-            }
-        }
+    /// Whether somebody has sent a job there.
+    fn is_used(&self) -> bool {
+        !self.submitters.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// The job of an attempt of which nothing was heard; none if there certainly is none.
-    async fn find(&self, gate: &Gate, attempt: &AttemptId) -> Result<Option<String>, Error> {
-        let jobs = self.look(gate).await?;
-        if let Some(job) = first_of(&jobs, &gate.server, attempt) {
-            gate.ask(&Ask::Adopt { attempt: attempt.clone(), job: job.id.clone() }).await?;
-            self.memory().unknown_since.remove(attempt);
-            return Ok(Some(job.id.clone()));
-        }
-        let since = *self.memory().unknown_since.entry(attempt.clone()).or_insert_with(Instant::now);
-        if since.elapsed() < SETTLED {
-            return Err(Error { what: IN_DOUBT.into(), class: Class::Retryable, source: None });
-        }
-        self.memory().unknown_since.remove(attempt);
-        Ok(None)
-    }
-
-    /// Ends jobs that should not be there: those that came of a submission made twice, and of one that was given up.
-    async fn cancel_strays(&self, gate: &Gate, jobs: &[Job]) {
-        let strays: Vec<String> = {
-            let closed = &self.memory().closed;
-            let is_stray = |job: &&Job| {
-                let Some(attempt) = job.attempt(&gate.server).filter(|_| !job.is_over()) else {
-                    return false;
-                };
-                let first = first_of(jobs, &gate.server, &attempt);
-                closed.contains(&attempt) || first.is_some_and(|first| first.id != job.id)
-            };
-            jobs.iter().filter(is_stray).map(|job| job.id.clone()).collect()
-        };
-        if !strays.is_empty() {
-            tracing::warn!(jobs = strays.join(","), "jobs that nobody wants are cancelled");
-            let argv = std::iter::once("scancel".to_owned()).chain(strays).collect();
-            if let Err(error) = gate.run(argv).await {
-                tracing::warn!(%error, "they could not be cancelled, and will be");
-            }
-        }
-    }
-
-    /// Once a day, has the files removed of attempts that are long over.
-    async fn sweep(&self, gate: &Gate, jobs: &[Job], keys: &[Key]) {
-        let Some(kept) = self.kept else { return };
-        let is_due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP);
-        let swept = {
-            let mut memory = self.memory();
-            is_due(memory.swept).then(|| memory.swept = Some(Instant::now()))
-        };
-        if swept.is_none() {
-            return;
-        }
-        let running = jobs.iter().filter(|job| !job.is_over()).filter_map(|job| job.attempt(&gate.server));
-        let live = running.chain(keys.iter().filter_map(|key| gang_of(key).ok().cloned())).collect();
-        if let Err(error) = gate.ask(&Ask::Sweep { live, kept_s: kept.as_secs() }).await {
-            tracing::warn!(%error, "files of jobs that are over could not be removed");
-        }
-    }
-
-    /// Ends all jobs of an attempt, and waits until they are gone.
-    async fn end(&self, gate: &Gate, attempt: &AttemptId) -> Result<(), Error> {
-        let (begun, mut pause) = (Instant::now(), FIRST_LOOK);
-        let mut told = BTreeSet::new();
-        loop {
-            let jobs = self.look(gate).await?;
-            let is_live = |job: &&Job| job.attempt(&gate.server).as_ref() == Some(attempt) && !job.is_gone();
-            let Some(first) = jobs.iter().find(is_live) else { return Ok(()) };
-            if begun.elapsed() >= UNUSUAL {
-                return Err(lingering(first));
-            }
-            let live = jobs.iter().filter(is_live).map(|job| job.id.clone());
-            let untold: Vec<String> = live.filter(|id| told.insert(id.clone())).collect();
-            if !untold.is_empty() {
-                gate.run(std::iter::once("scancel".to_owned()).chain(untold).collect()).await?;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_LOOK);
-        }
+    /// The account that is asked about the cluster itself. What the gate of an owner says is believed of that owner's jobs, and of
+    /// nothing that others see: where the operator has named no account, there is none.
+    fn operator(&self) -> Option<Arc<Submitter>> {
+        self.submitter(None).ok()
     }
 }
 
-const IN_DOUBT: &str =
-    "whether Slurm has it is not known yet; it is looked for, and not submitted again before that is certain";
-
-/// Slurm ends a job when all of its nodes have said so, or were given up. What runs on one that is silent is nobody's to know.
-fn lingering(job: &Job) -> Error {
-    let nodes = if job.nodes.is_empty() { "its nodes" } else { &job.nodes };
-    let what = format!(
-        "Slurm has not ended job {} yet: it waits for {nodes}, and gives up what does not answer (`SlurmdTimeout` of its \
-         configuration)",
-        job.id
-    );
-    Error { what, class: Class::Retryable, source: None }
-}
-
-/// What agents find in their attempt's directory.
-fn seats_file(seats: &[Seat], gang: &Gang, patience: Duration) -> serde_json::Value {
-    let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    let seat = |seat: &Seat| serde_json::json!({ "node": seat.node, "token": seat.token });
-    let model = gang.spec.resources.gpus.as_ref().and_then(|request| request.model.clone());
-    serde_json::json!({
-        "seats": seats.iter().map(seat).collect::<Vec<_>>(),
-        "grace_ms": milliseconds(gang.spec.grace),
-        "patience_ms": milliseconds(patience),
-        "model": model,
-    })
-}
-
-/// The job of an attempt that counts: the first that there was.
-fn first_of<'a>(jobs: &'a [Job], server: &str, attempt: &AttemptId) -> Option<&'a Job> {
-    let own = jobs.iter().filter(|job| job.attempt(server).as_ref() == Some(attempt));
-    own.min_by_key(|job| job.number())
-}
-
-fn gang_of(key: &Key) -> Result<&AttemptId, Error> {
+fn account_of(key: &Key) -> Option<&str> {
     match key {
-        Key::Gang { attempt, .. } => Ok(attempt),
-        Key::Node(node) => Err(no_node(node)),
+        Key::Gang { account, .. } => account.as_deref(),
+        Key::Node(_) => None,
     }
-}
-
-fn no_node(node: &NodeId) -> Error {
-    let what = format!("{node}: Slurm's nodes are Slurm's, and have no agent that stays");
-    Error { what, class: Class::NotFound, source: None }
 }
 
 #[async_trait]
@@ -437,122 +230,93 @@ impl Engine for Slurm {
     }
 
     async fn nodes(&self) -> Result<Vec<Offer>, Error> {
-        if !self.way.is_any() {
+        if !self.is_any() {
             return Ok(Vec::new());
         }
-        let gate = self.way.gate().await?;
-        Ok(inventory::read(&gate.run(inventory::sinfo()).await?))
+        let output = match self.operator() {
+            Some(operator) => operator.run(inventory::sinfo()).await?,
+            None => account::run_as_nobody(self.options(), inventory::sinfo()).await?,
+        };
+        Ok(inventory::read(&output))
     }
 
     async fn limits(&self) -> Result<Vec<PlaceLimits>, Error> {
-        if !self.way.is_any() {
+        if !self.is_any() {
             return Ok(Vec::new());
         }
-        let gate = self.way.gate().await?;
-        self.partitions(&gate).await.map(|partitions| partitions.to_vec())
+        match self.operator() {
+            Some(operator) => operator.limits().await,
+            None => {
+                let asked = account::run_as_nobody(self.options(), partition::scontrol());
+                self.partitions.get(asked).await.map(|partitions| partitions.to_vec())
+            }
+        }
     }
 
-    /// Slurm itself is not asked: this is what the operator of this server does not let jobs say.
-    async fn check(&self, gang: &Gang) -> Result<Vec<FieldError>, Error> {
-        Ok(batch::refused_options(&gang.spec, &self.wishes))
+    /// Slurm itself is not asked: this is what the operator of this server does not let jobs say, and whether the account that the
+    /// job is to run as can be had.
+    async fn check(&self, gang: &Gang, account: Option<&str>) -> Result<Vec<FieldError>, Error> {
+        let mut errors = batch::refused_options(&gang.spec, &self.options().wishes);
+        let submitter = self.submitter(account)?;
+        match submitter.check_account().await {
+            Ok(()) => {}
+            Err(error) if error.class == Class::Retryable && errors.is_empty() => return Err(error),
+            Err(error) => errors.push(FieldError::new("on", FieldCode::NotSupported, error.what)),
+        }
+        Ok(errors)
     }
 
     async fn start(&self, request: &StartRequest) -> Result<Option<String>, Error> {
-        let attempt = gang_of(&request.key)?;
-        let Some(gang) = &request.gang else { return Err(Error::terminal("there is no gang to start")) };
-        // It may have been taken before the operator decided otherwise.
-        if let Some(refused) = batch::refused_options(&gang.spec, &self.wishes).into_iter().next() {
-            return Err(Error::terminal(format!("{}: {}", refused.field, refused.message)));
-        }
-        let gate = self.way.gate().await?;
-        self.submit(&gate, attempt, &request.seats, gang).await.map(Some)
+        let (submitter, _) = self.side(&request.key)?;
+        submitter.start(request).await
     }
 
     async fn change(&self, key: &Key, change: GangChange) -> Result<(), Error> {
-        let attempt = gang_of(key)?;
-        let gate = self.way.gate().await?;
-        let jobs = self.look(&gate).await?;
-        let job = first_of(&jobs, &gate.server, attempt).ok_or_else(change::not_there)?;
-        if !matches!(job.status(), Status::Waiting(_)) {
-            return Err(change::not_waiting(&job.id));
-        }
-        let words = change::scontrol(change, &job.id, &self.wishes)?;
-        gate.run(words).await.map(drop).map_err(|error| change::failed(change, error))
+        let (submitter, attempt) = self.side(key)?;
+        submitter.change(&attempt, change).await
     }
 
+    /// One question to Slurm for each account. Where there are several, one that cannot be asked does not hide the others.
     async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
-        let gate = self.way.gate().await?;
-        let jobs = self.look(&gate).await?;
-        self.cancel_strays(&gate, &jobs).await;
-        self.sweep(&gate, &jobs, keys).await;
-        let mut known: BTreeMap<AttemptId, Observed> = BTreeMap::new();
-        for key in keys {
-            let attempt = gang_of(key)?;
-            if self.memory().closed.contains(attempt) {
-                known.insert(attempt.clone(), Status::Gone.into());
-            } else if let Some(job) = first_of(&jobs, &gate.server, attempt) {
-                let (status, external) = (job.status(), Some(job.id.clone()));
-                known.insert(attempt.clone(), Observed { status, external, hosts: job.hosts() });
+        let mut sides: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+        for (index, key) in keys.iter().enumerate() {
+            gang_of(key)?;
+            sides.entry(account_of(key)).or_default().push(index);
+        }
+        let is_only = sides.len() == 1;
+        let mut all = vec![Observed::from(Status::Gone); keys.len()];
+        for (account, indexes) in sides {
+            let own: Vec<Key> = indexes.iter().map(|index| keys[*index].clone()).collect();
+            let asked = async { self.submitter(account)?.status(&own).await };
+            let observed = match asked.await {
+                Ok(observed) => observed,
+                Err(error) if is_only => return Err(error),
+                Err(error) => vec![Status::Unanswered(error.what).into(); own.len()],
+            };
+            for (index, observed) in indexes.into_iter().zip(observed) {
+                all[index] = observed;
             }
         }
-        self.name_who_cancelled(&gate, &mut known).await;
-        self.close_given_up(&gate, &known).await;
-        let attempts = keys.iter().filter_map(|key| gang_of(key).ok());
-        let missing = attempts.filter(|attempt| !known.contains_key(attempt)).cloned().collect();
-        known.extend(self.of_the_past(&gate, missing).await?);
-        self.name_time_limits(&gate, keys, &mut known).await;
-        self.name_failed_nodes(&gate, &mut known).await;
-        self.memory().forget_unasked(keys);
-        let observed = |key| gang_of(key).ok().and_then(|attempt| known.get(attempt).cloned());
-        Ok(keys.iter().map(|key| observed(key).unwrap_or_else(|| Status::Gone.into())).collect())
+        Ok(all)
     }
 
     async fn stop(&self, key: &Key) -> Result<(), Error> {
-        let attempt = gang_of(key)?;
-        let gate = self.way.gate().await?;
-        let found = past::found(&gate, std::slice::from_ref(attempt)).await?;
-        let found = found.into_iter().next().unwrap_or_default();
-        if !found.is_tried && found.job.is_none() {
-            return Ok(());
-        }
-        // First, so that a job which only comes now ends by itself.
-        gate.ask(&Ask::Close { attempt: attempt.clone() }).await?;
-        self.end(&gate, attempt).await?;
-        let mut memory = self.memory();
-        memory.unknown_since.remove(attempt);
-        memory.closed.insert(attempt.clone());
-        Ok(())
+        let (submitter, attempt) = self.side(key)?;
+        submitter.stop(&attempt).await
     }
 
-    async fn remove(&self, job: &JobId) -> Result<(), Error> {
-        if !self.way.is_any() {
+    async fn remove(&self, job: &JobId, account: Option<&str>) -> Result<(), Error> {
+        if account.is_none() && !self.is_any() {
             return Ok(());
         }
-        let gate = self.way.gate().await?;
-        gate.ask(&Ask::Remove { job: job.clone() }).await.map(drop)
+        self.submitter(account)?.remove(job).await
     }
 
     async fn salvage(&self, key: &Key) -> Result<(), Error> {
-        let attempt = gang_of(key)?;
-        let gate = self.way.gate().await?;
-        gate.ask(&Ask::Salvage { attempt: attempt.clone() }).await.map(drop)
+        let (submitter, attempt) = self.side(key)?;
+        submitter.salvage(&attempt).await
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_kept_of_an_attempt_goes_with_the_last_question_about_it() {
-        let attempt = |number| AttemptId { job: JobId::from_random(1), number };
-        let mut memory = Memory::default();
-        for number in 1..=3 {
-            memory.failed_nodes.insert(attempt(number), "n1".into());
-            memory.given_up.insert(attempt(number));
-        }
-        memory.forget_unasked(&[Key::Gang { attempt: attempt(2), place: String::new() }]);
-        assert_eq!(memory.failed_nodes.into_keys().collect::<Vec<_>>(), [attempt(2)]);
-        assert_eq!(memory.given_up.into_iter().collect::<Vec<_>>(), [attempt(2)]);
-    }
-}
+mod tests;

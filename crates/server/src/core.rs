@@ -57,6 +57,7 @@ use muster_store::{Change, Committed, Quotas, Readers, Writer};
 pub(crate) use query::internal;
 pub(crate) use queue::{QueueAsked, WaitingGang};
 pub(crate) use quota::{QuotaAsked, QuotaChange};
+pub(crate) use serve::account_of;
 pub(crate) use submit::DEFAULT_WORKSPACE;
 use tokio::sync::{mpsc, watch};
 pub(crate) use why::Question;

@@ -1,14 +1,14 @@
 //! Speaks with other people's schedulers: hands gangs over, looks what became of them, takes them back.
 //!
 //! The core says what is to be done ([`Word`]) and hears what came of it ([`News`]); it never waits for a scheduler. Calls
-//! that fail are repeated after pauses that grow. However many allocations an engine has, one look asks for all of them:
-//! now and then while there are any, and at once when the core wants to know. What an engine says is new is looked at as it
-//! says so. Nothing here decides what an answer means.
+//! that fail are repeated after pauses that grow. However many allocations an account has there, one look asks for all of them:
+//! now and then while there are any, and at once when the core wants to know. Accounts do not wait for each other. What an engine
+//! says is new is looked at as it says so. Nothing here decides what an answer means.
 
 mod look;
 mod trouble;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,28 +42,61 @@ const START: Duration = Duration::from_millis(300);
 const STOP: Duration = Duration::from_secs(60);
 /// Gangs handed over at once, in the order in which they came: each is a process or a request at the other scheduler.
 const AT_ONCE: usize = 4;
+/// Where gangs are handed over under several accounts, these have that many together.
+const AT_ONCE_OF_ALL: usize = 16;
 /// How often agents that are to tell what they know are tried to be started, and files to be removed.
 const TRIES: u32 = 3;
 /// Words taken at once.
 const MAX_WORDS: usize = 1024;
 
+/// Where a gang is handed over, and under which account of the machine's; none: the one that its engine has for all.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct GangTarget {
+    pub target: Target,
+    pub account: Option<String>,
+}
+
+impl GangTarget {
+    pub fn engine(&self) -> &'static str {
+        self.target.engine()
+    }
+
+    /// What the engine knows an attempt by.
+    pub fn key(&self, attempt: &AttemptId) -> Key {
+        let place = self.target.place().to_owned();
+        Key::Gang { attempt: attempt.clone(), place, account: self.account.clone() }
+    }
+
+    fn submitter(&self) -> Submitter {
+        Submitter { engine: self.engine(), account: self.account.clone() }
+    }
+}
+
+/// An account at an engine's scheduler. Each is asked on its own and has its own turns, so that one which does not answer keeps no
+/// other waiting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Submitter {
+    engine: &'static str,
+    account: Option<String>,
+}
+
 /// What the core wants.
 #[derive(Debug)]
 pub(crate) enum Word {
     /// A gang goes to the other scheduler, or went and nobody knows whether it arrived.
-    HandOver { attempt: AttemptId, target: Target, nodes: Vec<NodeId>, gang: Box<Gang> },
+    HandOver { attempt: AttemptId, target: GangTarget, nodes: Vec<NodeId>, gang: Box<Gang> },
     /// It is with the other scheduler: what becomes of it is to be seen.
-    Watch { attempt: AttemptId, target: Target },
+    Watch { attempt: AttemptId, target: GangTarget },
     /// The core waits for an answer about this one, also if it is the same as before.
     Look(AttemptId),
     /// It is to be given back, however far it is.
-    TakeBack { attempt: AttemptId, target: Target },
+    TakeBack { attempt: AttemptId, target: GangTarget },
     /// Its agents are to be started again where their files are.
-    Salvage { attempt: AttemptId, target: Target },
+    Salvage { attempt: AttemptId, target: GangTarget },
     /// Nobody asks for it any more.
-    Closed { attempt: AttemptId, target: Target },
+    Closed { attempt: AttemptId, target: GangTarget },
     /// A job was removed: what its attempts have left there is nobody's.
-    Remove { job: JobId, target: Target },
+    Remove { job: JobId, targets: BTreeSet<GangTarget> },
 }
 
 /// What came of it.
@@ -85,11 +118,11 @@ pub(crate) enum News {
 
 /// What came to its end.
 enum Done {
-    Start(AttemptId, Result<Option<String>, Error>),
+    Start(Submitter, AttemptId, Result<Option<String>, Error>),
     Stop(AttemptId, Result<(), Error>),
     Salvage(AttemptId, u32, Result<(), Error>),
     Close(AttemptId, Result<(), Error>),
-    Remove(JobId, Target, u32, Result<(), Error>),
+    Remove(JobId, GangTarget, u32, Result<(), Error>),
     /// A pause, with the round it belongs to.
     Pause(AttemptId, u64),
     /// A look at all of an engine's, or at those that it named.
@@ -97,7 +130,7 @@ enum Done {
     /// An engine has something new to say about these.
     Changed(&'static str, Vec<Key>),
     /// It is time for a look, in the round it was set for.
-    Time(&'static str, u64),
+    Time(Submitter, u64),
 }
 
 /// What is to become of an allocation.
@@ -110,7 +143,7 @@ enum Wish {
 
 /// An allocation.
 struct Open {
-    target: Target,
+    target: GangTarget,
     request: Option<Arc<StartRequest>>,
     wish: Wish,
     /// A start or a stop goes on.
@@ -129,16 +162,18 @@ struct Open {
 struct Delegate<'a> {
     shared: &'a Shared,
     open: BTreeMap<AttemptId, Open>,
-    looks: BTreeMap<&'static str, Looks>,
+    looks: BTreeMap<Submitter, Looks>,
+    /// Engines that somebody waits for to say something by themselves.
+    listening: BTreeSet<&'static str>,
     /// How many looks were begun.
     begun: u64,
     work: FuturesUnordered<BoxFuture<'a, Done>>,
-    /// Gangs that wait for their turn to be handed over.
-    waiting: VecDeque<AttemptId>,
+    /// Gangs that wait for their turn to be handed over, in the order in which they came.
+    waiting: BTreeMap<Submitter, VecDeque<AttemptId>>,
     /// Jobs that were removed, and of which something may still be open.
-    doomed: BTreeMap<JobId, Target>,
+    doomed: BTreeMap<JobId, BTreeSet<GangTarget>>,
     /// Starts that go on: cut off, it would not be known whether they were heard.
-    starting: usize,
+    starting: BTreeMap<Submitter, usize>,
     news: Vec<(AttemptId, News)>,
 }
 
@@ -152,11 +187,12 @@ pub(crate) async fn run(
         shared: &shared,
         open: BTreeMap::new(),
         looks: BTreeMap::new(),
+        listening: BTreeSet::new(),
         begun: 0,
         work: FuturesUnordered::new(),
-        waiting: VecDeque::new(),
+        waiting: BTreeMap::new(),
         doomed: BTreeMap::new(),
-        starting: 0,
+        starting: BTreeMap::new(),
         news: Vec::new(),
     };
     let mut said = Vec::new();
@@ -173,10 +209,11 @@ pub(crate) async fn run(
     }
     // What has not begun is begun by the next server.
     delegate.waiting.clear();
-    while delegate.starting > 0
+    while !delegate.starting.is_empty()
         && let Some(done) = delegate.work.next().await
     {
-        if let Done::Start(attempt, result) = done {
+        if let Done::Start(submitter, attempt, result) = done {
+            delegate.end_start(&submitter);
             delegate.on_started(attempt, result);
             delegate.tell().await;
         }
@@ -196,7 +233,7 @@ impl<'a> Delegate<'a> {
             Word::HandOver { attempt, target, nodes, gang } => {
                 let seat = |node: NodeId| Seat { token: self.shared.auth.node_token(&node), node };
                 let seats = nodes.into_iter().map(seat).collect();
-                let request = StartRequest { key: key(&attempt, &target), seats, gang: Some(*gang) };
+                let request = StartRequest { key: target.key(&attempt), seats, gang: Some(*gang) };
                 self.listen(target.engine());
                 let open = Open { request: Some(Arc::new(request)), ..Open::new(target, Wish::Start) };
                 self.open.insert(attempt.clone(), open);
@@ -221,8 +258,8 @@ impl<'a> Delegate<'a> {
                 self.remove_doomed(&attempt.job);
                 self.close(attempt, target);
             }
-            Word::Remove { job, target } => {
-                self.doomed.insert(job.clone(), target);
+            Word::Remove { job, targets } => {
+                self.doomed.insert(job.clone(), targets);
                 self.remove_doomed(&job);
             }
         }
@@ -230,7 +267,11 @@ impl<'a> Delegate<'a> {
 
     fn on_done(&mut self, done: Done) {
         match done {
-            Done::Start(attempt, result) => self.on_started(attempt, result),
+            Done::Start(submitter, attempt, result) => {
+                self.end_start(&submitter);
+                self.start_next();
+                self.on_started(attempt, result);
+            }
             Done::Stop(attempt, result) => self.on_stopped(attempt, result),
             Done::Salvage(attempt, number, result) => self.on_salvaged(attempt, number, result),
             Done::Close(_, Ok(())) => {}
@@ -256,13 +297,11 @@ impl<'a> Delegate<'a> {
             }
             Done::Look(look, result) => self.on_looked(look, result),
             Done::Changed(engine, keys) => self.on_changed(engine, keys),
-            Done::Time(engine, round) => self.on_time(engine, round),
+            Done::Time(submitter, round) => self.on_time(submitter, round),
         }
     }
 
     fn on_started(&mut self, attempt: AttemptId, result: Result<Option<String>, Error>) {
-        self.starting -= 1;
-        self.start_next();
         let Some(open) = self.open.get_mut(&attempt) else { return };
         open.is_busy = false;
         match (open.wish, result) {
@@ -314,17 +353,38 @@ impl<'a> Delegate<'a> {
     }
 
     fn start(&mut self, attempt: &AttemptId) {
-        self.waiting.push_back(attempt.clone());
+        let Some(open) = self.open.get(attempt) else { return };
+        self.waiting.entry(open.target.submitter()).or_default().push_back(attempt.clone());
         self.start_next();
     }
 
     /// Begins as many starts as may go on at once, in order.
     fn start_next(&mut self) {
-        while self.starting < AT_ONCE
-            && let Some(attempt) = self.waiting.pop_front()
+        while self.starting.values().sum::<usize>() < AT_ONCE_OF_ALL
+            && let Some(attempt) = self.take_waiting()
         {
             self.start_now(attempt);
         }
+    }
+
+    /// The next gang of the account that has the fewest starts going on.
+    fn take_waiting(&mut self) -> Option<AttemptId> {
+        let count = |submitter: &Submitter| self.starting.get(submitter).copied().unwrap_or(0);
+        let next =
+            self.waiting.keys().filter(|one| count(one) < AT_ONCE).min_by_key(|one| count(one))?.clone();
+        let own = self.waiting.get_mut(&next)?;
+        let attempt = own.pop_front();
+        if own.is_empty() {
+            self.waiting.remove(&next);
+        }
+        attempt
+    }
+
+    fn end_start(&mut self, submitter: &Submitter) {
+        if let Some(count) = self.starting.get_mut(submitter) {
+            *count -= 1;
+        }
+        self.starting.retain(|_, count| *count > 0);
     }
 
     fn start_now(&mut self, attempt: AttemptId) {
@@ -335,7 +395,8 @@ impl<'a> Delegate<'a> {
             return;
         };
         open.is_busy = true;
-        self.starting += 1;
+        let submitter = open.target.submitter();
+        *self.starting.entry(submitter.clone()).or_default() += 1;
         let (shared, name) = (self.shared, open.target.engine());
         self.work.push(Box::pin(async move {
             let started = async {
@@ -344,7 +405,7 @@ impl<'a> Delegate<'a> {
                 timeout(START, engine.start(&request)).await.unwrap_or_else(late)
             };
             let result = started.await;
-            Done::Start(attempt, result)
+            Done::Start(submitter, attempt, result)
         }));
     }
 
@@ -353,7 +414,7 @@ impl<'a> Delegate<'a> {
         open.is_busy = true;
         open.round += 1;
         let (shared, name, attempt) = (self.shared, open.target.engine(), attempt.clone());
-        let key = key(&attempt, &open.target);
+        let key = open.target.key(&attempt);
         self.work.push(Box::pin(async move {
             let stopped = async {
                 let late = |_| Err(Error::retryable("give back", silent()));
@@ -364,13 +425,13 @@ impl<'a> Delegate<'a> {
         }));
     }
 
-    fn salvage(&mut self, attempt: AttemptId, target: Target, number: u32) {
+    fn salvage(&mut self, attempt: AttemptId, target: GangTarget, number: u32) {
         let shared = self.shared;
         self.work.push(Box::pin(async move {
             if number > 1 {
                 sleep(FIRST_PAUSE * number).await;
             }
-            let key = key(&attempt, &target);
+            let key = target.key(&attempt);
             let salvaged = async {
                 let late = |_| Err(Error::retryable("start agents again", silent()));
                 timeout(STOP, find(shared, target.engine())?.salvage(&key)).await.unwrap_or_else(late)
@@ -380,10 +441,10 @@ impl<'a> Delegate<'a> {
         }));
     }
 
-    fn close(&mut self, attempt: AttemptId, target: Target) {
+    fn close(&mut self, attempt: AttemptId, target: GangTarget) {
         let shared = self.shared;
         self.work.push(Box::pin(async move {
-            let key = key(&attempt, &target);
+            let key = target.key(&attempt);
             let closed = async {
                 let late = |_| Err(Error::retryable("tidy up", silent()));
                 timeout(STOP, find(shared, target.engine())?.close(&key)).await.unwrap_or_else(late)
@@ -396,13 +457,13 @@ impl<'a> Delegate<'a> {
     /// Has the files of a job removed that is, once nothing of it is open any more.
     fn remove_doomed(&mut self, job: &JobId) {
         if self.open.keys().all(|attempt| attempt.job != *job)
-            && let Some(target) = self.doomed.remove(job)
+            && let Some(targets) = self.doomed.remove(job)
         {
-            self.remove(job.clone(), target, 1);
+            targets.into_iter().for_each(|target| self.remove(job.clone(), target, 1));
         }
     }
 
-    fn remove(&mut self, job: JobId, target: Target, number: u32) {
+    fn remove(&mut self, job: JobId, target: GangTarget, number: u32) {
         let shared = self.shared;
         self.work.push(Box::pin(async move {
             if number > 1 {
@@ -410,7 +471,8 @@ impl<'a> Delegate<'a> {
             }
             let removed = async {
                 let late = |_| Err(Error::retryable("remove files", silent()));
-                timeout(STOP, find(shared, target.engine())?.remove(&job)).await.unwrap_or_else(late)
+                let removing = find(shared, target.engine())?.remove(&job, target.account.as_deref());
+                timeout(STOP, removing).await.unwrap_or_else(late)
             };
             let result = removed.await;
             Done::Remove(job, target, number, result)
@@ -433,7 +495,7 @@ impl<'a> Delegate<'a> {
 }
 
 impl Open {
-    fn new(target: Target, wish: Wish) -> Self {
+    fn new(target: GangTarget, wish: Wish) -> Self {
         Self {
             target,
             request: None,
@@ -451,10 +513,6 @@ impl Open {
     fn is_there(&self) -> bool {
         self.wish == Wish::Watch
     }
-}
-
-fn key(attempt: &AttemptId, target: &Target) -> Key {
-    Key::Gang { attempt: attempt.clone(), place: target.place().to_owned() }
 }
 
 fn find<'a>(shared: &'a Shared, name: &'static str) -> Result<&'a Arc<dyn Engine>, Error> {

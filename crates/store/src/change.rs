@@ -253,6 +253,8 @@ pub struct AllocationRow {
     pub attempt: AttemptId,
     /// Whose scheduler it is, and where in it.
     pub target: Target,
+    /// The account that it was handed over under; none: the one that its engine has for all.
+    pub account: Option<String>,
     /// The nodes of its agents, by rank.
     pub nodes: Vec<NodeId>,
     /// What the other scheduler calls it; absent until it has said so.

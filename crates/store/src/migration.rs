@@ -41,6 +41,11 @@ pub(crate) const ALL: &[Migration] = &[
         name: "machine_names",
         sql: include_str!("../migrations/0016_machine_names.sql"),
     },
+    Migration {
+        number: 17,
+        name: "allocation_account",
+        sql: include_str!("../migrations/0017_allocation_account.sql"),
+    },
 ];
 
 const TABLE: &str = "

@@ -74,6 +74,9 @@ impl Slurm {
     /// The ordinary account that jobs run as. It has a home and a shell; `scripts/lib.sh` makes it.
     pub const ACCOUNT: &'static str = "muster-test";
 
+    /// Another one, which Debian's machines have. It has no home of its own and no shell.
+    pub const OTHER_ACCOUNT: &'static str = "games";
+
     /// Starts one and waits until all nodes are idle.
     pub fn start() -> Self {
         Self::start_with(&[])

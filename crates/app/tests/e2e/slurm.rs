@@ -6,6 +6,7 @@ mod faults;
 mod limits;
 mod load;
 mod memory;
+mod owners;
 mod people;
 mod queue;
 mod scripts;
@@ -222,7 +223,7 @@ fn a_script_cannot_say_otherwise_than_the_operator() {
 }
 
 #[test]
-fn a_shared_server_submits_for_the_one_account_that_slurm_knows_it_by() {
+fn a_shared_server_submits_as_its_users_and_shares_no_directory_among_them() {
     let site = Site::new();
     let (home, people) = (&site.home, site.home.shared().join("people"));
     fs::create_dir(&people).expect("what a file server has");
@@ -256,7 +257,7 @@ fn a_shared_server_submits_for_the_one_account_that_slurm_knows_it_by() {
 
     let refused = by_ada(&["run", "--on", "slurm/main", "--", "whoami"]);
     assert_eq!(refused.code(), 2, "{}{}", refused.out(), refused.err());
-    for word in ["on:", &format!("run under the account `{}`, and yours is `ada`", Slurm::ACCOUNT)] {
+    for word in ["on:", "slurm.directory", "`ada`"] {
         assert!(refused.err().contains(word), "{word}: {}", refused.err());
     }
     home.ok(["user", "set", "ada", "--account", Slurm::ACCOUNT]);

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use muster_engine::conformance::{self, Home as Suite};
-use muster_engine::slurm::{Options, Slurm as Cluster, Wishes};
-use muster_engine::{Class, Engine, Gang, Key, Seat, StartRequest};
+use muster_engine::slurm::{GATE_IDLE, Options, Slurm as Cluster, Wishes};
+use muster_engine::{Class, Engine, Gang, Key, Seat, StartRequest, Status};
 use muster_link::message::Hello;
 use muster_model::{AttemptId, JobId, JobSpec, NodeId};
-use muster_testkit::{Account, DEADLINE, Slurm, SlurmSite, is_alive, kill, wait_for_some, with_word};
+use muster_testkit::{
+    Account, DEADLINE, Slurm, SlurmSite, is_alive, kill, wait_for, wait_for_some, with_word,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
@@ -67,6 +69,7 @@ impl Office {
             port: None,
             key: None,
             user: None,
+            becomes_owners: false,
             directory: None,
             address: None,
             programs: None,
@@ -74,6 +77,7 @@ impl Office {
             wishes: Wishes::default(),
             patience: Duration::from_secs(60),
             kept: None,
+            gate_idle: GATE_IDLE,
         });
         let home = Home { gate, early: VecDeque::new() };
         Self { engine: Cluster::new(options), home, _folder: folder }
@@ -125,13 +129,55 @@ fn the_slurm_engine_conforms() {
     drop(engine);
     let gates =
         || with_word(&slurm.home().to_string_lossy()).into_iter().filter(|process| process.is("gate"));
-    muster_testkit::wait_for("the gate to end with its engine", || gates().count() == 0);
+    wait_for("the gate to end with its engine", || gates().count() == 0);
+}
+
+#[test]
+fn a_gate_without_work_ends_and_the_next_question_starts_another() {
+    let (slurm, runtime) = (Slurm::start(), runtime());
+    let open = |options| Options { gate_idle: Duration::from_millis(500), ..here(options, &slurm) };
+    let Office { engine, mut home, _folder } = Office::open(&runtime, open);
+    let gates = || {
+        with_word(&slurm.home().to_string_lossy()).into_iter().filter(|process| process.is("gate")).count()
+    };
+    let request = request(1, json!({ "command": ["true"] }));
+    runtime.block_on(engine.start(&request)).expect("start");
+    runtime.block_on(async {
+        let coming = tokio::time::timeout(DEADLINE, home.next_hello(&request.seats[0].node));
+        // As a server asks that has gangs there.
+        let asking = async {
+            let mut turns = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                turns.tick().await;
+                engine.status(std::slice::from_ref(&request.key)).await.expect("status");
+            }
+        };
+        tokio::select! {
+            come = coming => drop(come.expect("its agent comes")),
+            () = asking => {}
+        }
+    });
+    // While its agent is there, there is work.
+    let until = std::time::Instant::now() + Duration::from_secs(2);
+    wait_for("some time to pass", || {
+        assert_eq!(gates(), 1);
+        std::time::Instant::now() > until
+    });
+    runtime.block_on(engine.stop(&request.key)).expect("stop");
+    wait_for("the gate to end", || gates() == 0);
+    runtime.block_on(engine.nodes()).expect("another one answers");
+    let ended = runtime.block_on(engine.status(std::slice::from_ref(&request.key))).expect("status");
+    assert_eq!(ended[0].status, Status::Gone);
 }
 
 /// A gang of one, for tests that do not need its agents.
 fn request(number: u32, spec: serde_json::Value) -> StartRequest {
     let spec = JobSpec::from_value(spec).expect("a spec");
-    let key = Key::Gang { attempt: AttemptId { job: JobId::from_random(7), number }, place: "main".into() };
+    let key = Key::Gang {
+        attempt: AttemptId { job: JobId::from_random(7), number },
+        place: "main".into(),
+        account: None,
+    };
     let node: NodeId = format!("node_test.{number}").parse().expect("a node");
     let gang = Gang { name: "test".into(), place: "main".into(), spec: Arc::new(spec), volumes: Vec::new() };
     StartRequest { key, seats: vec![Seat { node, token: TOKEN.into() }], gang: Some(gang) }

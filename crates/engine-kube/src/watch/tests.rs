@@ -127,7 +127,10 @@ fn a_cluster_is_seen_as_it_is_whatever_happens_to_the_way_there() {
         observer.wait("both pods to run", number, is_running);
     }
     let named = observer.runtime.block_on(observer.watches.changed());
-    assert!(named.contains(&Key::Gang { attempt: attempt(1), place: String::new() }), "{named:?}");
+    assert!(
+        named.contains(&Key::Gang { attempt: attempt(1), place: String::new(), account: None }),
+        "{named:?}"
+    );
 
     // Silence is noticed although no connection was closed, and nothing is forgotten.
     kube.cut_plane();

@@ -6,7 +6,7 @@
 
 mod address;
 mod attempt;
-mod programs;
+pub(super) mod programs;
 pub(super) mod wire;
 
 use std::ffi::OsString;

@@ -1,11 +1,36 @@
-//! The cluster's partitions and their limits, as `scontrol` lists them. Pure.
+//! The cluster's partitions and their limits, as `scontrol` lists them.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use muster_model::reason::TimeLimitSource;
+use tokio::sync::Mutex;
 
 use super::job::limit;
-use crate::{PlaceLimits, TimeLimit};
+use crate::{Error, PlaceLimits, TimeLimit};
+
+/// For how long the limits of partitions are taken to be as they were: administrators change them a few times a year.
+const LIMITS_AGE: Duration = Duration::from_secs(60);
+
+/// The limits of partitions as somebody was told them, and when they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct KnownPartitions(Mutex<Option<(Instant, Arc<Vec<PlaceLimits>>)>>);
+
+impl KnownPartitions {
+    /// The limits as they were at most a minute ago. They are asked for only where they are older.
+    pub(super) async fn get(
+        &self,
+        asked: impl Future<Output = Result<String, Error>>,
+    ) -> Result<Arc<Vec<PlaceLimits>>, Error> {
+        let mut known = self.0.lock().await;
+        if let Some((_, partitions)) = known.as_ref().filter(|(at, _)| at.elapsed() < LIMITS_AGE) {
+            return Ok(Arc::clone(partitions));
+        }
+        let partitions = Arc::new(read(&asked.await?));
+        *known = Some((Instant::now(), Arc::clone(&partitions)));
+        Ok(partitions)
+    }
+}
 
 /// One line for each partition: one call of the controller.
 pub(super) fn scontrol() -> Vec<String> {

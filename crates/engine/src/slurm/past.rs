@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use muster_model::AttemptId;
 
-use super::Slurm;
 use super::gate::wire::{Answer, Ask, Found};
 use super::inventory;
 use super::job::{self, Job};
+use super::submitter::Submitter;
 use super::way::{Gate, unexpected};
 use crate::{Error, Observed, Status, Verdict, Wait};
 
 /// How long the accounting may take. Where its database is away, its programs wait for it, and everybody else for them.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Slurm {
+impl Submitter {
     /// What became of attempts that the controller does not know.
     pub(super) async fn of_the_past(
         &self,

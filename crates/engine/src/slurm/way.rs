@@ -1,4 +1,4 @@
-//! The way to the gate: it is started when it is first needed, and again when it has ended.
+//! The way to an account's gate: it is started when it is first needed, and again when it has ended.
 //!
 //! The same line of shell starts it on this machine and over SSH, and sends the binary first where that is missing: compute
 //! nodes run it from the same directory.
@@ -12,12 +12,14 @@ use std::time::Duration;
 use muster_link::session::{self, Incoming, Opener, Side};
 use tokio::net::UnixStream;
 use tokio::process::{ChildStdin, ChildStdout, Command};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Options;
+use super::account;
 use super::gate::wire::{Answer, Ask, Ran, Who, hear, say};
+use super::idle::{GateWork, OpenWork};
 use super::refusal;
 use crate::environment::keep_for_slurm;
 use crate::ssh::binary::Binary;
@@ -29,11 +31,36 @@ use crate::{Class, Error, Machine};
 /// How long the client may take to reach a login node.
 const REACH: Duration = Duration::from_secs(10);
 
-/// The way to the gate.
+/// Accounts that have a gate at a time: each is a process here and one on the login node, and asks Slurm every ten seconds.
+const MOST_GATES: usize = 256;
+/// In the name of a directory, the account's name. The account's own shell puts it in.
+pub(super) const ACCOUNT: &str = "{account}";
+
+/// What the ways of all accounts have in common.
+#[derive(Debug)]
+pub(super) struct WayBase {
+    options: Options,
+    prepared: OnceCell<Prepared>,
+    /// One for each gate that may run.
+    permits: Arc<Semaphore>,
+}
+
+impl WayBase {
+    pub(super) fn new(options: Options) -> Self {
+        Self { options, prepared: OnceCell::new(), permits: Arc::new(Semaphore::new(MOST_GATES)) }
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+/// An account's way to its gate.
 #[derive(Debug)]
 pub(super) struct Way {
-    options: Arc<Options>,
-    prepared: OnceCell<Prepared>,
+    base: Arc<WayBase>,
+    /// The account that a server of root's becomes; none where the login, or the server itself, is that of the jobs.
+    account: Option<String>,
     gate: tokio::sync::Mutex<Option<Gate>>,
     work: Mutex<JoinSet<()>>,
 }
@@ -50,11 +77,28 @@ struct Prepared {
 pub(super) struct Gate {
     opener: Opener,
     over: CancellationToken,
+    work: Arc<GateWork>,
+    /// Keeps it for whoever was given it.
+    _open: Option<Arc<OpenWork>>,
     pub(super) who: Arc<Who>,
     pub(super) server: Arc<str>,
 }
 
+fn closed() -> io::Error {
+    io::ErrorKind::ConnectionAborted.into()
+}
+
 impl Gate {
+    /// The same, which stays as long as somebody has it; none if it is ending.
+    fn give(&self) -> Option<Self> {
+        let open = self.work.begin()?;
+        Some(Self { _open: Some(Arc::new(open)), ..self.clone() })
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.is_cancelled()
+    }
+
     /// Asks it something.
     pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer, Error> {
         let asking = async {
@@ -64,7 +108,7 @@ impl Gate {
         };
         let answer = tokio::select! {
             answer = asking => answer,
-            () = self.over.cancelled() => Err(io::ErrorKind::ConnectionAborted.into()),
+            () = self.over.cancelled() => Err(closed()),
         };
         match answer.map_err(|error| Error::retryable("ask the gate on the login node", error))? {
             Answer::Failed { message } => Err(Error {
@@ -96,39 +140,36 @@ pub(super) fn unexpected(answer: &Answer) -> Error {
 }
 
 impl Way {
-    pub(super) fn new(options: Options) -> Self {
-        Self {
-            options: Arc::new(options),
-            prepared: OnceCell::new(),
-            gate: tokio::sync::Mutex::default(),
-            work: Mutex::default(),
-        }
+    pub(super) fn new(base: Arc<WayBase>, account: Option<String>) -> Self {
+        Self { base, account, gate: tokio::sync::Mutex::default(), work: Mutex::default() }
     }
 
-    /// Whether anything here speaks of a cluster. Who has none does not want to hear of it, and jobs that are sent there all the
-    /// same are told.
-    pub(super) fn is_any(&self) -> bool {
-        let Options { login, user, programs, conf, .. } = &*self.options;
-        let is_named = login.is_some() || user.is_some() || programs.is_some() || conf.is_some();
-        let is_installed = || {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            std::env::split_paths(&path).any(|dir| dir.join("sinfo").is_file())
-        };
-        is_named || (!rustix::process::getuid().is_root() && is_installed())
+    pub(super) fn options(&self) -> &Options {
+        &self.base.options
+    }
+
+    /// Whether the account can be had, and has a place for its files. One whose gate runs can.
+    pub(super) async fn check_account(&self) -> Result<(), Error> {
+        let Some(account) = &self.account else { return Ok(()) };
+        check_directory(self.options(), account)?;
+        let is_open =
+            self.gate.try_lock().is_ok_and(|gate| gate.as_ref().is_some_and(|gate| !gate.is_over()));
+        if is_open { Ok(()) } else { account::find(account).await.map(drop) }
     }
 
     /// The gate, started if it does not run.
     pub(super) async fn gate(&self) -> Result<Gate, Error> {
         let mut known = self.gate.lock().await;
-        if let Some(gate) = known.as_ref().filter(|gate| !gate.over.is_cancelled()) {
-            return Ok(gate.clone());
+        if let Some(gate) = known.as_ref().filter(|gate| !gate.is_over()).and_then(Gate::give) {
+            return Ok(gate);
         }
         *known = None;
-        let gate = self.open().await?;
-        Ok(known.insert(gate).clone())
+        let gate = known.insert(self.open().await?);
+        gate.give().ok_or_else(|| Error::retryable("ask the gate on the login node", closed()))
     }
 
     async fn open(&self) -> Result<Gate, Error> {
+        let permit = self.permit()?;
         let prepared = self.prepared().await?;
         let (mut login, mut word) = self.enter(prepared).await?;
         if let Word::Absent(kind) = word {
@@ -143,34 +184,57 @@ impl Way {
         let (speaker, stdout, stdin) = login.into_streams();
         let stdin =
             stdin.ok_or_else(|| Error::retryable("talk to the gate", io::ErrorKind::BrokenPipe.into()))?;
-        self.keep(prepared, speaker, stdout, stdin).await
+        self.keep(prepared, permit, speaker, stdout, stdin).await
+    }
+
+    /// There is one gate for the whole server where it becomes nobody else.
+    fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        if self.account.is_none() {
+            return Ok(None);
+        }
+        let permit = Arc::clone(&self.base.permits).try_acquire_owned();
+        permit.map(Some).map_err(|_| {
+            let what = format!(
+                "jobs of {MOST_GATES} accounts are with Slurm already; it waits until those of one are over"
+            );
+            Error { what, class: Class::Retryable, source: None }
+        })
     }
 
     async fn keep(
         &self,
         prepared: &Prepared,
+        permit: Option<OwnedSemaphorePermit>,
         speaker: Speaker,
         stdout: tokio::io::BufReader<ChildStdout>,
         stdin: ChildStdin,
     ) -> Result<Gate, Error> {
         let (opener, incoming, driver) = session::start(tokio::io::join(stdout, stdin), Side::Server);
-        let over = CancellationToken::new();
-        let (socket, ended) = (self.options.socket.clone(), over.clone().drop_guard());
+        let (over, open) = (CancellationToken::new(), GateWork::new());
+        let (socket, ended) = (self.options().socket.clone(), over.clone().drop_guard());
+        let idle = until_idle(Arc::clone(&open), self.account.as_ref().map(|_| self.options().gate_idle));
+        let agents = Arc::clone(&open);
+        let account = self.account.clone();
         {
             let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
             while work.try_join_next().is_some() {}
             work.spawn(async move {
                 let said = tokio::select! {
-                    ended = driver => ended.err().map(|error| error.to_string()).unwrap_or_default(),
-                    said = speaker.listen() => said,
-                    () = hand_on(incoming, socket) => String::new(),
+                    ended = driver => Some(ended.err().map(|error| error.to_string()).unwrap_or_default()),
+                    said = speaker.listen() => Some(said),
+                    () = hand_on(incoming, socket, agents) => Some(String::new()),
+                    () = idle => None,
                 };
-                tracing::warn!(said, "the gate on the login node ended");
-                drop(ended);
+                match said {
+                    Some(said) => tracing::warn!(said, account, "the gate on the login node ended"),
+                    None => tracing::debug!(account, "a gate without work is ended"),
+                }
+                drop((ended, permit));
             });
         }
         let who = Arc::new(Who { uid: 0, dir: String::new(), binary: String::new() });
-        let gate = Gate { opener, over, who, server: prepared.server.as_str().into() };
+        let gate =
+            Gate { opener, over, work: open, _open: None, who, server: prepared.server.as_str().into() };
         match gate.ask(&Ask::Who).await? {
             Answer::Who(who) => Ok(Gate { who: Arc::new(who), ..gate }),
             answer => Err(unexpected(&answer)),
@@ -178,18 +242,18 @@ impl Way {
     }
 
     async fn prepared(&self) -> Result<&Prepared, Error> {
-        let options = Arc::clone(&self.options);
+        let base = Arc::clone(&self.base);
         let prepare = || async {
-            let prepared = tokio::task::spawn_blocking(move || prepare(&options)).await;
+            let prepared = tokio::task::spawn_blocking(move || prepare(&base.options)).await;
             let prepared = prepared.unwrap_or_else(|error| Err(io::Error::other(error)));
             prepared.map_err(|error| Error::retryable("read the muster binary that compute nodes run", error))
         };
-        self.prepared.get_or_try_init(prepare).await
+        self.base.prepared.get_or_try_init(prepare).await
     }
 
     async fn enter(&self, prepared: &Prepared) -> Result<(Login, Word), Error> {
         let hash = prepared.binary.hash();
-        let options = &*self.options;
+        let options = self.options();
         let mut words = format!("--server {}", prepared.server);
         let said = [("address", &options.address), ("programs", &options.programs), ("conf", &options.conf)];
         for (name, value) in said {
@@ -199,8 +263,14 @@ impl Way {
         }
         let line = gate(&self.places(), hash, &words);
         let mut login = self.login(&line).await?;
-        let word = login.word().await?;
-        Ok((login, word))
+        match login.word().await {
+            Ok(word) => Ok((login, word)),
+            Err(error) => {
+                // It may hang where its home does, and the next try would be one process more.
+                login.kill();
+                Err(error)
+            }
+        }
     }
 
     async fn send(&self, prepared: &Prepared, kind: &Kind) -> Result<(), Error> {
@@ -218,31 +288,70 @@ impl Way {
         }
     }
 
-    /// The one directory, for a loop of the shell's. The home may be known only there.
+    /// The one directory, for a loop of the shell's. The home may be known only there, and the account's name as well.
     fn places(&self) -> String {
-        match self.options.directory.as_deref() {
+        match self.options().directory.as_deref() {
             None => "for d in \"$HOME/.muster\"".to_owned(),
-            Some(dir) => match dir.strip_prefix("~/") {
-                Some(rest) => format!("for d in \"$HOME/{rest}\""),
-                None => format!("for d in \"{dir}\""),
-            },
+            Some(dir) => {
+                let dir = dir.replace(ACCOUNT, "$(id -un)");
+                match dir.strip_prefix("~/") {
+                    Some(rest) => format!("for d in \"$HOME/{rest}\""),
+                    None => format!("for d in \"{dir}\""),
+                }
+            }
         }
     }
 
     fn machine(&self) -> Machine {
-        machine(&self.options)
+        let machine = machine(self.options());
+        match &self.account {
+            Some(account) => Machine { destination: format!("this machine, as {account}"), ..machine },
+            None => machine,
+        }
     }
 
     async fn login(&self, line: &str) -> Result<Login, Error> {
+        let options = self.options();
         let machine = self.machine();
-        let mut command = match &self.options.login {
-            Some(_) => {
+        let mut command = match (&options.login, &self.account) {
+            (Some(_), _) => {
                 crate::ssh::command::check(&machine)?;
-                client(&self.options, line)
+                client(options, line)
             }
-            None => here(self.options.user.as_deref(), line).await?,
+            (None, Some(name)) => {
+                check_directory(options, name)?;
+                let account = account::find(name).await?;
+                here(account::shell(&account, options.user.as_ref() == Some(name)), line)
+            }
+            (None, None) => {
+                let mut command = Command::new("sh");
+                keep_for_slurm(command.as_std_mut());
+                // Interrupts are for whoever is at a terminal.
+                command.process_group(0);
+                here(command, line)
+            }
         };
         Login::start(Arc::new(machine), &mut command)
+    }
+}
+
+/// That an account has a directory of its own: an owner's account cannot have that of another.
+fn check_directory(options: &Options, account: &str) -> Result<(), Error> {
+    let is_one = |dir: &&String| dir.starts_with('/') && !dir.contains(ACCOUNT);
+    match options.directory.as_ref().filter(is_one) {
+        Some(dir) if options.user.as_deref() != Some(account) => Err(Error::terminal(format!(
+            "slurm.directory of config.toml is `{dir}`, which belongs to one account, and this job is to run as `{account}`; the \
+             operator can write `~/…`, or `{ACCOUNT}` in it"
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// When a gate ends for want of work; never, where it may stay.
+async fn until_idle(work: Arc<GateWork>, limit: Option<Duration>) {
+    match limit {
+        Some(limit) => work.until_idle(limit).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -275,52 +384,24 @@ fn prepare(options: &Options) -> io::Result<Prepared> {
     Ok(Prepared { binary, server: server_name(&options.dir.join("server"))? })
 }
 
-/// A shell on this machine: ours, or that of the account that jobs run as.
-async fn here(user: Option<&str>, line: &str) -> Result<Command, Error> {
-    let mut command = match (rustix::process::getuid().is_root(), user) {
-        (true, Some(user)) => as_user(user).await?,
-        (true, None) => {
-            return Err(Error::terminal(
-                "this server runs as root, and jobs never do; set slurm.user to the account they are to run as",
-            ));
-        }
-        (false, _) => Command::new("sh"),
-    };
+/// A shell on this machine that runs a line.
+fn here(mut command: Command, line: &str) -> Command {
     command.args(["-c", line]).current_dir("/");
-    keep_for_slurm(command.as_std_mut());
     // It ends by itself when nobody talks to it any more, and finishes what it has begun.
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    Ok(command)
-}
-
-async fn as_user(user: &str) -> Result<Command, Error> {
-    let mut getent = Command::new("getent");
-    keep_for_slurm(getent.as_std_mut());
-    let found = getent.args(["passwd", user]).output().await;
-    let found = found.map_err(|error| Error::retryable("look up slurm.user", error))?;
-    let line = String::from_utf8_lossy(&found.stdout).into_owned();
-    let fields: Vec<&str> = line.trim().split(':').collect();
-    let [name, _, uid, gid, _, home, shell, ..] = fields.as_slice() else {
-        return Err(Error::terminal(format!("slurm.user: there is no account `{user}` on this machine")));
-    };
-    if *uid == "0" {
-        return Err(Error::terminal("slurm.user: jobs never run as root; name another account"));
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", uid, "--regid", gid, "--init-groups", "sh"]);
-    command.env("HOME", home).env("USER", name).env("LOGNAME", name).env("SHELL", shell);
-    Ok(command)
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// Joins agents with the server, until the gate is gone.
-async fn hand_on(mut incoming: Incoming, socket: PathBuf) {
+async fn hand_on(mut incoming: Incoming, socket: PathBuf, open: Arc<GateWork>) {
     let mut work = JoinSet::new();
     loop {
         tokio::select! {
             stream = incoming.next() => match stream {
                 Some(mut agent) => {
-                    let socket = socket.clone();
+                    let (socket, open) = (socket.clone(), open.begin());
                     work.spawn(async move {
+                        let _open = open;
                         match UnixStream::connect(&socket).await {
                             // One that breaks is made anew by its agent.
                             Ok(mut server) => {
@@ -334,5 +415,44 @@ async fn hand_on(mut incoming: Incoming, socket: PathBuf) {
             },
             Some(_) = work.join_next() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(directory: Option<&str>, account: Option<&str>) -> Way {
+        let directory = directory.map(str::to_owned);
+        let options = Options { directory, ..super::super::tests::options(None, Some("lab")) };
+        Way::new(Arc::new(WayBase::new(options)), account.map(str::to_owned))
+    }
+
+    #[test]
+    fn every_account_has_a_directory_of_its_own() {
+        let places = |directory| way(directory, Some("ada.l")).places();
+        assert_eq!(places(None), "for d in \"$HOME/.muster\"");
+        assert_eq!(places(Some("~/cluster")), "for d in \"$HOME/cluster\"");
+        assert_eq!(places(Some("/lustre/{account}/muster")), "for d in \"/lustre/$(id -un)/muster\"");
+
+        let check = |directory, account| check_directory(way(Some(directory), None).options(), account);
+        for directory in ["~/cluster", "/lustre/{account}/muster"] {
+            check(directory, "ada.l").unwrap();
+        }
+        check("/lustre/lab", "lab").unwrap();
+        let refused = check("/lustre/lab", "ada.l").unwrap_err();
+        assert!(refused.what.contains("slurm.directory") && refused.class == Class::Terminal, "{refused}");
+    }
+
+    #[test]
+    fn gates_of_accounts_are_bounded_and_that_of_a_login_counts_for_none() {
+        let way = way(None, Some("ada.l"));
+        let all: Vec<_> = (0..MOST_GATES).map(|_| way.permit().unwrap()).collect();
+        let refused = way.permit().unwrap_err();
+        assert_eq!(refused.class, Class::Retryable, "{refused}");
+        let login = Way::new(Arc::clone(&way.base), None);
+        assert!(login.permit().unwrap().is_none());
+        drop(all);
+        assert!(way.permit().unwrap().is_some());
     }
 }

@@ -168,6 +168,12 @@ impl Login {
         Ended { code, said }.explain(&self.machine)
     }
 
+    /// Ends its process, of which nothing is wanted any more.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.start_kill();
+    }
+
     /// Gives it something on a line of its own.
     pub(crate) async fn tell(&mut self, words: &str) -> Result<(), Error> {
         self.write(format!("{words}\n").as_bytes()).await

@@ -22,7 +22,7 @@ use serde_json::json;
 use super::Core;
 use super::batch::Batch;
 use super::live::{Live, Node};
-use crate::delegate::{News, Word};
+use crate::delegate::{GangTarget, News, Word};
 
 /// How long the other scheduler may take to say why it took a place back.
 pub(super) const VERDICT: Duration = Duration::from_secs(30);
@@ -102,6 +102,11 @@ impl Allocation {
         }
     }
 
+    /// Where it is, and under which account.
+    pub fn target(&self) -> GangTarget {
+        target_of(&self.row)
+    }
+
     /// Whether nothing of it is left at the other scheduler.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.back == Back::Done
@@ -120,6 +125,11 @@ impl Allocation {
         ];
         waits.into_iter().for_each(|at| *at = at.map(|at| at + by));
     }
+}
+
+/// Where an allocation was handed over, and under which account.
+pub(super) fn target_of(row: &AllocationRow) -> GangTarget {
+    GangTarget { target: row.target.clone(), account: row.account.clone() }
 }
 
 impl Core {
@@ -151,6 +161,7 @@ impl Core {
         let row = AllocationRow {
             attempt: attempt.clone(),
             target: live.target().clone(),
+            account: self.submission_account(live.target(), live.need.account.clone()),
             nodes: nodes.clone(),
             external: None,
             hosts: Vec::new(),
@@ -196,8 +207,8 @@ impl Core {
         let place = live.target().place().to_owned();
         let volumes = if self.mounts_itself(live.target()) { self.volumes_of(live) } else { Vec::new() };
         let gang = Gang { name: live.name.clone(), place, spec: live.spec.clone(), volumes };
-        let target = live.target().clone();
-        Some(Word::HandOver { nodes: allocation.row.nodes.clone(), attempt, target, gang: Box::new(gang) })
+        let (target, nodes) = (allocation.target(), allocation.row.nodes.clone());
+        Some(Word::HandOver { attempt, target, nodes, gang: Box::new(gang) })
     }
 
     /// An allocation that is about to change, remembered as it was.

@@ -11,6 +11,7 @@ use muster_model::task::TaskPhase;
 use muster_model::{JobId, NodeId, Reason, Timestamp};
 
 use super::Core;
+use super::allocation::Allocation;
 use super::live::{Live, Node};
 use super::why::{About, Question};
 
@@ -95,7 +96,8 @@ impl Core {
             None => plain("handed_over", format!("handed over to {target}")),
         });
         // What it said last may not be so any more.
-        if let Some(trouble) = self.parts.troubles.get(target) {
+        let handed_to = allocation.map(Allocation::target);
+        if let Some(trouble) = handed_to.and_then(|target| self.parts.troubles.get(&target)) {
             why.constraint = Some(format!("{target} does not answer now: {trouble}"));
         }
         if why.starts_at.is_none() {

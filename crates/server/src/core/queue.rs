@@ -6,7 +6,6 @@ use muster_api::problem::{Code, Problem};
 use muster_api::quota::{QueueView, QueuedView};
 use muster_api::view::Why;
 use muster_engine::{GangChange, Key};
-use muster_model::spec::Target;
 use muster_model::{AttemptId, JobId, Timestamp};
 use muster_scheduler::{Change, Queued};
 use muster_store::Sight;
@@ -18,7 +17,7 @@ use super::input::Reply;
 use super::live::Live;
 use super::schedule::{millis, timestamp};
 use super::workspace::workspace_of;
-use crate::delegate::Word;
+use crate::delegate::{GangTarget, Word};
 
 /// Which part of the queue somebody wants to see.
 #[derive(Debug, Clone)]
@@ -35,13 +34,13 @@ pub(crate) struct QueueAsked {
 #[derive(Debug, Clone)]
 pub(crate) struct WaitingGang {
     pub attempt: AttemptId,
-    pub target: Target,
+    pub target: GangTarget,
 }
 
 impl WaitingGang {
     /// What its engine knows it by.
     pub fn key(&self) -> Key {
-        Key::Gang { attempt: self.attempt.clone(), place: self.target.place().to_owned() }
+        self.target.key(&self.attempt)
     }
 }
 
@@ -91,7 +90,9 @@ impl Core {
     /// The gang of a job, if that waits at another scheduler.
     pub(super) fn waiting_gang(&self, id: &JobId) -> Option<WaitingGang> {
         let live = self.jobs.get(id).filter(|live| live.job.is_handed_over())?;
-        Some(WaitingGang { attempt: live.job.attempt_id(), target: live.target().clone() })
+        let attempt = live.job.attempt_id();
+        let target = self.allocations.get(&attempt)?.target();
+        Some(WaitingGang { attempt, target })
     }
 
     /// A change that another scheduler has taken: it is written down, and what follows from it is asked for.
@@ -111,7 +112,7 @@ impl Core {
             GangChange::Priority(_) => None,
         };
         if let Some(word) = word {
-            batch.event(&attempt.job, attempt.number, now, word, json!({ "on": target.to_string() }));
+            batch.event(&attempt.job, attempt.number, now, word, json!({ "on": target.target.to_string() }));
         }
         batch.words.push(Word::Look(attempt.clone()));
         batch.answers.push(Answer::Done(reply));

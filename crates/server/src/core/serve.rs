@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_engine::Accounts;
+use muster_engine::{Accounts, NO_ACCOUNT};
 use muster_link::message::GivenVolume;
 use muster_model::spec::{FieldCode, FieldError, JobSpec, Target};
 use muster_scheduler::Need;
@@ -10,10 +10,35 @@ use muster_scheduler::Need;
 use super::Core;
 use super::live::{Live, Node};
 use super::workspace::workspace_of;
+use crate::accounts::Accounts as PeopleAccounts;
+use crate::engines::Engines;
 use crate::volume::Volume;
 
 /// How many nodes are named one by one.
 const NAMED: usize = 3;
+
+/// The account of the machine that somebody's tasks run under; none where it is the agent's. So it is for whoever runs the
+/// server, on the server's own machine, and where every other gang is its owner's.
+pub(crate) fn account_of(
+    accounts: Option<&PeopleAccounts>,
+    engines: &Engines,
+    operator: &str,
+    owner: &str,
+    target: &Target,
+) -> Option<String> {
+    let accounts = accounts?;
+    let of_engine = &engines.get(target.engine())?.capabilities().accounts;
+    if *of_engine == Accounts::Containers {
+        return None;
+    }
+    let is_operators_place = *target == Target::Local || *of_engine == Accounts::Owners;
+    match accounts.look(|directory| directory.user(owner).map(|user| user.account.clone())) {
+        // People choose their names, and an admin which account of the machines is theirs: the one is not the other's word.
+        Some(mapped) => Some(mapped.unwrap_or_default()),
+        None if is_operators_place && owner == operator => None,
+        None => Some(owner.to_owned()),
+    }
+}
 
 impl Core {
     /// What a job needs of a node.
@@ -22,20 +47,15 @@ impl Core {
         Need { account: self.account_of(owner, &spec.on), volumes, ..Need::from(spec) }
     }
 
-    /// The account of the machine that somebody's tasks run under; none where it is the agent's. So it is for whoever runs the
-    /// server, on the server's own machine.
-    pub(super) fn account_of(&self, owner: &str, target: &Target) -> Option<String> {
-        let accounts = self.parts.accounts.as_ref()?;
+    fn account_of(&self, owner: &str, target: &Target) -> Option<String> {
+        let parts = &self.parts;
+        account_of(parts.accounts.as_deref(), &parts.engines, &parts.owner, owner, target)
+    }
+
+    /// The account that a gang is handed over under, of the one that its tasks run under.
+    pub(super) fn submission_account(&self, target: &Target, account: Option<String>) -> Option<String> {
         let engine = self.parts.engines.get(target.engine())?;
-        if engine.capabilities().accounts == Accounts::Containers {
-            return None;
-        }
-        match accounts.look(|directory| directory.user(owner).map(|user| user.account.clone())) {
-            // People choose their names, and an admin which account of the machines is theirs: the one is not the other's word.
-            Some(mapped) => Some(mapped.unwrap_or_default()),
-            None if *target == Target::Local && owner == self.parts.owner => None,
-            None => Some(owner.to_owned()),
-        }
+        account.filter(|_| engine.capabilities().accounts == Accounts::Owners)
     }
 
     /// The volumes that a job's tasks have.
@@ -105,9 +125,12 @@ impl Core {
         let engine = self.parts.engines.get(target.engine())?;
         let submitter = match &engine.capabilities().accounts {
             Accounts::Submitter(named) => Some(named.as_deref().unwrap_or(&self.parts.owner)),
-            Accounts::Machines | Accounts::Containers => None,
+            Accounts::Owners | Accounts::Machines | Accounts::Containers => None,
         };
         let account = need.account.as_deref();
+        if account == Some("") && engine.capabilities().accounts == Accounts::Owners {
+            return Some(FieldError::new("on", FieldCode::NotSupported, NO_ACCOUNT));
+        }
         if account.is_some() && engine.capabilities().accounts == Accounts::Machines {
             let message = format!(
                 "the account that tasks on {target} run under is not known; the operator can name it: \

@@ -10,7 +10,7 @@ use muster_model::{AttemptId, NodeId, Timestamp};
 use muster_scheduler::{Scheduler, Usage};
 use muster_store::{NodeRow, UsageRow};
 
-use super::allocation::Allocation;
+use super::allocation::{Allocation, target_of};
 use super::clock::ClockReading;
 use super::live::{Ended, Live, Node};
 use super::schedule::{MEMORY, Untold, millis};
@@ -102,7 +102,7 @@ impl Core {
         let now = super::now();
         for row in self.parts.readers.open_allocations()? {
             let attempt = row.attempt.clone();
-            let target = row.target.clone();
+            let target = target_of(&row);
             let known: Vec<&NodeRow> = row.nodes.iter().filter_map(|node| remembered.get(node)).collect();
             let came = !known.is_empty();
             self.adopt_allocation(Allocation { came, ..Allocation::new(row) });

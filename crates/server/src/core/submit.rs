@@ -1,6 +1,6 @@
 //! Accepting jobs and bundles, and removing jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use muster_api::problem::{Code, Problem};
@@ -14,6 +14,7 @@ use muster_store::{Change, NewJob};
 use serde_json::json;
 
 use super::Core;
+use super::allocation::target_of;
 use super::apply::{name_taken, title};
 use super::batch::{Answer, Batch, Touched};
 use super::input::{Reply, Submission};
@@ -21,7 +22,7 @@ use super::live::Live;
 use super::schedule::{millis, span};
 use super::why::{About, Question};
 use super::workspace::workspace_of;
-use crate::delegate::Word;
+use crate::delegate::{GangTarget, Word};
 
 /// The workspace of a job that names none.
 pub(crate) const DEFAULT_WORKSPACE: &str = "default";
@@ -266,8 +267,10 @@ impl Core {
         }
         match self.parts.readers.allocations(&id) {
             Ok(rows) => {
-                let target = rows.into_iter().next().map(|row| row.target);
-                batch.words.extend(target.map(|target| Word::Remove { job: id.clone(), target }));
+                let targets: BTreeSet<GangTarget> = rows.iter().map(target_of).collect();
+                if !targets.is_empty() {
+                    batch.words.push(Word::Remove { job: id.clone(), targets });
+                }
             }
             Err(error) => tracing::warn!(job = %id, %error, "what it had elsewhere cannot be looked up"),
         }

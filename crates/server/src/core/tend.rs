@@ -62,7 +62,7 @@ impl Core {
     fn tend_attempt(&mut self, attempt: &AttemptId, batch: &mut Batch, now: Timestamp) {
         let is_stopping = self.jobs.get(&attempt.job).is_some_and(|live| live.job.state == State::Stopping);
         let Some(allocation) = self.allocation_mut(attempt, batch) else { return };
-        let target = allocation.row.target.clone();
+        let target = allocation.target();
         if allocation.ask_at.is_some_and(|at| at <= now) {
             allocation.ask_at = None;
             batch.words.push(Word::Look(attempt.clone()));
@@ -100,7 +100,7 @@ impl Core {
         let is_any_away = open.iter().any(is_away);
         let Some(allocation) = self.allocation_mut(attempt, batch) else { return };
         let Some(verdict) = allocation.ended.clone().filter(|_| !open.is_empty()) else { return };
-        let target = allocation.row.target.clone();
+        let target = allocation.target();
         if allocation.came && is_any_away && !allocation.is_salvaged {
             allocation.is_salvaged = true;
             allocation.tell_by = None;
@@ -192,7 +192,7 @@ impl Core {
         now: Timestamp,
     ) {
         let Some(allocation) = self.allocation_mut(attempt, batch) else { return };
-        let target = allocation.row.target.clone();
+        let target = allocation.target();
         let is_visited = allocation.visited_until.is_some_and(|at| at > now);
         let may_tell = is_owed && allocation.came;
         if may_tell && !is_connected && allocation.fetch_by.is_none() {
@@ -242,7 +242,7 @@ impl Core {
     pub(super) fn let_go(&mut self, closed: Vec<AttemptId>) {
         for attempt in closed {
             self.untold.jobs.insert(attempt.job.clone());
-            if let Some(target) = self.allocations.get(&attempt).map(|one| one.row.target.clone()) {
+            if let Some(target) = self.allocations.get(&attempt).map(Allocation::target) {
                 self.drop_allocation(&attempt);
                 self.tell_delegate(Word::Closed { attempt, target });
             }
@@ -271,7 +271,7 @@ impl Core {
         // Who asked a moment ago has asked for everybody.
         let is_asked = allocation.visited_until.is_some_and(|at| at > now + VISIT - COME);
         allocation.visited_until = Some(now + VISIT);
-        let (target, nodes) = (allocation.row.target.clone(), allocation.row.nodes.clone());
+        let (target, nodes) = (allocation.target(), allocation.row.nodes.clone());
         self.timers.insert(now + VISIT);
         if !is_asked && !nodes.iter().all(|node| self.is_connected(node)) {
             batch.words.push(Word::Salvage { attempt: attempt.clone(), target });
@@ -296,7 +296,7 @@ impl Core {
 
 /// Whether an allocation whose attempt is over is taken back now, or asked for whether it has ended by itself.
 fn give_back(allocation: &mut Allocation, is_alone: bool, now: Timestamp) -> Option<Word> {
-    let (attempt, target) = (allocation.row.attempt.clone(), allocation.row.target.clone());
+    let (attempt, target) = (allocation.row.attempt.clone(), allocation.target());
     let is_due = !allocation.came || allocation.close_by.is_some_and(|at| at <= now);
     match allocation.back {
         Back::No if is_due => {

@@ -1,6 +1,6 @@
 //! The delegate with a scheduler that lives in memory: it keeps what it is given, and answers as it is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,6 +26,10 @@ pub(crate) struct Cluster {
     /// How often it was asked for states.
     pub looks: AtomicU32,
     is_silent: std::sync::atomic::AtomicBool,
+    /// Accounts for which nothing ever comes to an end.
+    hung: Mutex<BTreeSet<String>>,
+    /// The accounts of the keys of each question.
+    asked: Mutex<Vec<BTreeSet<Option<String>>>>,
     /// What it was told to forget.
     closed: Mutex<Vec<AttemptId>>,
     /// What it has to say by itself.
@@ -64,6 +68,13 @@ impl Cluster {
         Self::named("slurm", true)
     }
 
+    /// One whose gangs are their owners'.
+    pub fn of_owners() -> Self {
+        let mut cluster = Self::new();
+        cluster.capabilities.accounts = muster_engine::Accounts::Owners;
+        cluster
+    }
+
     pub fn named(name: &'static str, keeps_files: bool) -> Self {
         let capabilities = Capabilities {
             name,
@@ -85,6 +96,8 @@ impl Cluster {
             kept: Mutex::default(),
             looks: AtomicU32::new(0),
             is_silent: Default::default(),
+            hung: Mutex::default(),
+            asked: Mutex::default(),
             closed: Mutex::default(),
             changed: Mutex::default(),
             bell: Default::default(),
@@ -104,6 +117,13 @@ impl Cluster {
         one.id.clone()
     }
 
+    async fn wait_for_account(&self, key: &Key) {
+        let is_hung = account_of(key).is_some_and(|account| self.hung.lock().unwrap().contains(&account));
+        if is_hung {
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn set(&self, attempt: &AttemptId, status: Status) {
         self.kept.lock().unwrap().get_mut(attempt).unwrap().status = status;
     }
@@ -111,7 +131,11 @@ impl Cluster {
     /// Has something new to say about a gang.
     fn announce(&self, attempt: &AttemptId, status: Status) {
         self.set(attempt, status);
-        self.changed.lock().unwrap().push(Key::Gang { attempt: attempt.clone(), place: "gpu".into() });
+        self.changed.lock().unwrap().push(Key::Gang {
+            attempt: attempt.clone(),
+            place: "gpu".into(),
+            account: None,
+        });
         self.bell.notify_one();
     }
 }
@@ -119,6 +143,13 @@ impl Cluster {
 fn attempt_of(key: &Key) -> &AttemptId {
     match key {
         Key::Gang { attempt, .. } => attempt,
+        Key::Node(node) => panic!("{node} is nobody's here"),
+    }
+}
+
+fn account_of(key: &Key) -> Option<String> {
+    match key {
+        Key::Gang { account, .. } => account.clone(),
         Key::Node(node) => panic!("{node} is nobody's here"),
     }
 }
@@ -141,7 +172,8 @@ impl Engine for Cluster {
         let attempt = attempt_of(&request.key);
         let gang = request.gang.as_ref().unwrap();
         assert_eq!(request.seats.len(), gang.spec.nodes as usize);
-        assert_eq!(request.key, Key::Gang { attempt: attempt.clone(), place: gang.place.clone() });
+        assert!(matches!(&request.key, Key::Gang { place, .. } if *place == gang.place));
+        self.wait_for_account(&request.key).await;
         let answer = self.starts.lock().unwrap().pop();
         match answer {
             Some(Answer::Refuse) => Err(Error::terminal("invalid partition specified: gpu")),
@@ -158,6 +190,10 @@ impl Engine for Cluster {
 
     async fn status(&self, keys: &[Key]) -> Result<Vec<Observed>, Error> {
         self.looks.fetch_add(1, Ordering::Relaxed);
+        self.asked.lock().unwrap().push(keys.iter().map(account_of).collect());
+        for key in keys {
+            self.wait_for_account(key).await;
+        }
         if self.is_silent.load(Ordering::Relaxed) {
             return Err(Error::retryable("ask", std::io::ErrorKind::TimedOut.into()));
         }
@@ -431,5 +467,57 @@ async fn a_place_that_does_not_answer_is_named_and_hides_no_other() {
     assert_eq!(office.why(&far).await.code, "no_capacity", "what it said last is still shown");
     office.cluster.announce(&first(&far), pending());
     until("it answers again", async || office.why(&far).await.constraint.is_none()).await;
+    office.close().await;
+}
+
+#[tokio::test]
+async fn an_account_that_hangs_holds_up_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Arc::new(Cluster::new());
+    cluster.hung.lock().unwrap().insert("bob".into());
+    let office = Office::open(dir.path(), cluster.clone()).await;
+    let (say, said) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let mut running = JoinSet::new();
+    running.spawn(run(office.server.shared.clone(), said, stop.clone()));
+    let target = |account: &str| {
+        let target = "slurm/gpu".parse().unwrap();
+        GangTarget { target, account: Some(account.into()) }
+    };
+    let attempt = |job| AttemptId { job: JobId::from_random(job), number: 1 };
+    let hand_over = |job, account| {
+        let spec = Arc::new(JobSpec::from_value(json!({ "command": ["true"] })).unwrap());
+        let gang = Gang { name: "test".into(), place: "gpu".into(), spec, volumes: Vec::new() };
+        let node = format!("node_slurm.{job}.1.0").parse().unwrap();
+        Word::HandOver {
+            attempt: attempt(job),
+            target: target(account),
+            nodes: vec![node],
+            gang: Box::new(gang),
+        }
+    };
+    say.send(Word::Watch { attempt: attempt(1), target: target("bob") }).unwrap();
+    for job in 2..40 {
+        say.send(hand_over(job, "bob")).unwrap();
+    }
+    say.send(hand_over(40, "ada")).unwrap();
+    until("ada's is handed over", async || cluster.kept().contains_key(&attempt(40))).await;
+    let asked = |account: &str| {
+        let asked = cluster.asked.lock().unwrap();
+        asked.iter().filter(|accounts| accounts.contains(&Some(account.into()))).count()
+    };
+    until("ada's is looked at again and again", async || {
+        say.send(Word::Look(attempt(40))).unwrap();
+        asked("ada") > 2
+    })
+    .await;
+    assert_eq!(asked("bob"), 1, "one question, which is not answered");
+    assert!(cluster.asked.lock().unwrap().iter().all(|accounts| accounts.len() == 1), "an account's own");
+    say.send(Word::TakeBack { attempt: attempt(40), target: target("ada") }).unwrap();
+    until("ada's is taken back", async || !cluster.kept().contains_key(&attempt(40))).await;
+    let troubles = &office.server.shared.troubles;
+    assert_eq!(troubles.get(&target("ada")), None);
+    running.abort_all();
+    while running.join_next().await.is_some() {}
     office.close().await;
 }

@@ -14,7 +14,7 @@ use muster_api::view::{
     CreateJob, CreateJobQuery, JobDetail, JobPage, JobSummary, ListJobs, Preview, RenameJob, StopJob, Why,
 };
 use muster_bundle::chunk;
-use muster_engine::{Class, Error, Family, Gang, GangChange};
+use muster_engine::{Accounts, Class, Error, Family, Gang, GangChange};
 use muster_model::JobId;
 use muster_model::job::Event;
 use muster_model::spec::{After, FieldCode, FieldError, JobSpec, Kind, Target, is_label, nearest};
@@ -28,7 +28,7 @@ use super::metrics::add_present;
 use super::pass_on::pass_on;
 use crate::accounts::Caller;
 use crate::audit;
-use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, internal};
+use crate::core::{DEFAULT_WORKSPACE, Input, Question, Submission, account_of, internal};
 use crate::keeper::{silent, words};
 use crate::state::Shared;
 use crate::usage::CodeCharge;
@@ -243,7 +243,9 @@ async fn check_there(
     let volumes = volumes.map(|volume| volume.given(owner, workspace)).collect();
     let gang = Gang { name, place: spec.on.place().to_owned(), spec: Arc::new(spec.clone()), volumes };
     let late = |_| Err(Error::retryable("ask what it would refuse", silent()));
-    match timeout(CHECK, engine.check(&gang)).await.unwrap_or_else(late) {
+    let account = account_of(shared.accounts.as_deref(), &shared.engines, &shared.owner, owner, &spec.on);
+    let account = account.filter(|_| engine.capabilities().accounts == Accounts::Owners);
+    match timeout(CHECK, engine.check(&gang, account.as_deref())).await.unwrap_or_else(late) {
         Ok(errors) if errors.is_empty() => Ok(None),
         Ok(errors) => Err(Problem::fields(errors)),
         Err(error) if error.class == Class::Terminal => {

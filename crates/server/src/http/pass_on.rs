@@ -43,10 +43,13 @@ pub(super) async fn pass_on(
 
 fn problem(gang: &WaitingGang, error: &Error) -> Problem {
     match error.class {
-        Class::Terminal | Class::NotFound => Problem::new(Code::InvalidState, words(error))
-            .hint(format!("the job waits on {}; `muster suspend JOB` takes it back from there", gang.target)),
+        Class::Terminal | Class::NotFound => Problem::new(Code::InvalidState, words(error)).hint(format!(
+            "the job waits on {}; `muster suspend JOB` takes it back from there",
+            gang.target.target
+        )),
         Class::Retryable => {
-            let detail = format!("it is not known whether {} made the change: {}", gang.target, words(error));
+            let detail =
+                format!("it is not known whether {} made the change: {}", gang.target.target, words(error));
             Problem::new(Code::Unavailable, detail).hint("try again in a moment")
         }
     }

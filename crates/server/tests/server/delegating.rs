@@ -89,7 +89,7 @@ impl Engine for Cluster {
     }
 
     /// It takes no priorities.
-    async fn check(&self, gang: &Gang) -> Result<Vec<FieldError>, Error> {
+    async fn check(&self, gang: &Gang, _account: Option<&str>) -> Result<Vec<FieldError>, Error> {
         match gang.spec.priority {
             DEFAULT_PRIORITY => Ok(Vec::new()),
             99 => Err(Error::retryable("ask", std::io::ErrorKind::TimedOut.into())),

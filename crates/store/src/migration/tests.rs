@@ -98,6 +98,20 @@ fn jobs_users_and_workspaces_of_before_display_names_have_none() {
 }
 
 #[test]
+fn what_was_handed_over_before_accounts_were_written_down_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut connection = open(dir.path());
+    migrate(&mut connection, &ALL[..16]).unwrap();
+    let row = "INSERT INTO allocation (job, attempt, target, nodes, external, hosts, since, closing)
+               VALUES ('job_0123456789', 1, 'slurm/gpu', '[]', '17', '[]', 5, 0)";
+    connection.execute(row, []).unwrap();
+    migrate(&mut connection, ALL).unwrap();
+    drop(connection);
+    let open = Store::open(dir.path()).unwrap().readers.open_allocations().unwrap();
+    assert_eq!((open[0].external.as_deref(), &open[0].account), (Some("17"), &None));
+}
+
+#[test]
 fn only_what_is_missing_is_applied() {
     let dir = tempfile::tempdir().unwrap();
     let mut connection = open(dir.path());

@@ -9,10 +9,10 @@ use crate::error::{self, doing};
 use crate::row::Columns;
 
 const OPEN: &str = "
-    SELECT job, attempt, target, nodes, external, hosts, since, closing FROM allocation
+    SELECT job, attempt, target, nodes, external, hosts, since, closing, account FROM allocation
     WHERE closed_at IS NULL ORDER BY since, job, attempt";
 const OF_JOB: &str = "
-    SELECT job, attempt, target, nodes, external, hosts, since, closing FROM allocation WHERE job = ?1 ORDER BY attempt";
+    SELECT job, attempt, target, nodes, external, hosts, since, closing, account FROM allocation WHERE job = ?1 ORDER BY attempt";
 
 impl Readers {
     /// Every allocation that is not known to be gone, the oldest first.
@@ -42,5 +42,6 @@ fn read(row: &Row) -> Result<AllocationRow> {
         hosts: columns.json()?,
         since: columns.time()?,
         closing: columns.plain()?,
+        account: columns.plain()?,
     })
 }

@@ -7,8 +7,8 @@ use crate::change::AllocationRow;
 use crate::row::{json, time};
 
 const PUT: &str = "
-    INSERT INTO allocation (job, attempt, target, nodes, external, hosts, since, closing)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+    INSERT INTO allocation (job, attempt, target, nodes, external, hosts, since, closing, account)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
     ON CONFLICT (job, attempt) DO UPDATE SET external = ?5, hosts = ?6, closing = ?8";
 const CLOSE: &str = "UPDATE allocation SET closed_at = ?3 WHERE job = ?1 AND attempt = ?2";
 /// Of a job that is gone, nobody asks what it had.
@@ -26,6 +26,7 @@ pub(super) fn put(transaction: &Transaction, row: &AllocationRow) -> Result<()> 
         json(&row.hosts)?,
         time(row.since),
         row.closing,
+        row.account,
     ])?;
     Ok(())
 }
@@ -55,6 +56,7 @@ mod tests {
         AllocationRow {
             attempt: AttemptId { job: job.clone(), number },
             target: "slurm/gpu".parse().unwrap(),
+            account: (number == 1).then(|| "ada.l".into()),
             nodes: vec!["node_slurm.x.1.0".parse().unwrap(), "node_slurm.x.1.1".parse().unwrap()],
             external: None,
             hosts: Vec::new(),

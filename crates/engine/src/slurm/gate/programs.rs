@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::wire::Ran;
+use crate::environment::CREDENTIALS;
 
 /// A list of a hundred thousand jobs is smaller.
 const MOST: u64 = 64 << 20;
@@ -36,13 +37,13 @@ const UNWANTED: [&str; 4] = ["SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_IGNORE_P
 
 /// How Slurm's programs are found and run.
 #[derive(Debug, Clone)]
-pub(super) struct Programs {
+pub(in super::super) struct Programs {
     environment: Vec<(OsString, OsString)>,
 }
 
 impl Programs {
     /// They may be in a directory that is on nobody's path.
-    pub(super) fn new(dir: Option<PathBuf>, conf: Option<PathBuf>) -> Self {
+    pub(in super::super) fn new(dir: Option<PathBuf>, conf: Option<PathBuf>) -> Self {
         let is_wanted =
             |name: &str| WANTED.contains(&name) || name.starts_with(DEFAULTS) && !UNWANTED.contains(&name);
         let mut environment: Vec<_> =
@@ -62,8 +63,14 @@ impl Programs {
         Self { environment }
     }
 
+    /// The same without what lets the server's own account in elsewhere.
+    pub(in super::super) fn without_credentials(mut self) -> Self {
+        self.environment.retain(|(name, _)| !CREDENTIALS.iter().any(|credential| name == credential));
+        self
+    }
+
     /// Runs one to its end. One that takes too long is killed.
-    pub(super) async fn run(&self, argv: &[String], stdin: Stdio, limit: Duration) -> Ran {
+    pub(in super::super) async fn run(&self, argv: &[String], stdin: Stdio, limit: Duration) -> Ran {
         let failed = |error: &io::Error| {
             let program = argv.first().map_or("", String::as_str);
             let message = match error.kind() {

@@ -29,7 +29,7 @@ impl Fixture {
         fixture
     }
 
-    fn set_ada(&mut self, state: UserState, account: Option<&str>) {
+    pub(super) fn set_ada(&mut self, state: UserState, account: Option<&str>) {
         let user = User {
             name: "ada".into(),
             display_name: None,
