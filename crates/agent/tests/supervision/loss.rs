@@ -162,8 +162,7 @@ fn output_of_an_element_is_saved_if_agent_and_supervisor_die_before_its_process_
         let mut plan = Plan::script_by(way, WRITES_WHEN_TOLD);
         let grants = vec![Grant { number: 1, places: "0".parse().unwrap(), last: true }];
         plan.launch.elements = Some(Elements { array: "0".parse().unwrap(), grants });
-        plan.launch.env.insert("MUSTER_OUTPUT_DIR".into(), plan.cwd().join("output").display().to_string());
-        fs::create_dir(plan.cwd().join("output")).unwrap();
+        fs::create_dir_all(plan.dir().join("output")).unwrap();
         make_fifo(&plan);
         let mut task = plan.start();
         let started = task.wait_started();
