@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 PREFIX ?= $(HOME)/.local
 
-.PHONY: help build install image demo fmt check test chaos bench test-queues kube-up kube-down
+.PHONY: help build install image demo fmt check test test-full chaos bench test-queues kube-up kube-down
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: ## Everything: check, licences and bans, end-to-end tests, the demo. What 
 
 chaos: ## Random kills, freezes, restarts and damage under real jobs: RUNS of them, the first from SEED; KILLS=200 of the agent in arrays.
 	@SEED="$(SEED)" RUNS="$(RUNS)" KILLS="$(KILLS)" scripts/chaos.sh
+
+test-full: ## One of the matrices that take too long for `make test`: ONLY=frameworks.
+	@scripts/test-full.sh "$(ONLY)"
 
 bench: ## Measure the promised figures beside other tools, on an idle machine; ONLY=name for one. Writes bench/RESULTS.md.
 	@ONLY="$(ONLY)" QUICK="$(QUICK)" scripts/bench.sh

@@ -3,6 +3,8 @@
 //!
 //! Their Python environments are large, so they are made once: `scripts/test.sh` does it and says where they are.
 
+mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
