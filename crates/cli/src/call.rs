@@ -85,7 +85,9 @@ impl Caller {
             let line = match line.await? {
                 Ok(line) => line,
                 Err(problem) => {
-                    if let Some(machine) = self.own_name(&target).await? {
+                    if problem.code != ProblemCode::InvalidState
+                        && let Some(machine) = self.own_name(&target).await?
+                    {
                         query.task = machine.task;
                         target = machine;
                         continue;

@@ -58,7 +58,7 @@ pub(crate) async fn lookup(session: &Session, name: &str) -> Result<Option<JobSu
     Ok(found.into_iter().next())
 }
 
-/// The machine that has this name of its own, in a group that is not over.
+/// The machine that has this name of its own, in a group that is not over: one's own group where others have the name as well.
 pub(crate) async fn by_own_name(session: &Session, name: &str) -> Result<Option<Meant>, Error> {
     if name == "last" || name.starts_with(JobId::PREFIX) {
         return Ok(None);
@@ -66,28 +66,46 @@ pub(crate) async fn by_own_name(session: &Session, name: &str) -> Result<Option<
     let query = ListJobs { machine: Some(name.to_owned()), ..ListJobs::default() };
     // A server of an older build knows no such names, and says that it does not know the question.
     let Ok(found) = list(session, query).await else { return Ok(None) };
+    let mut machines = Vec::new();
     for job in found {
         let id = job.id.as_str();
         let detail = session.call(async |client| client.job(id).await).await?;
-        if let Some(rank) = member::named(&detail, name) {
-            return Ok(Some(Meant { job, rank: Some(rank) }));
+        machines.extend(member::named(&detail, name).map(|rank| Meant { job, rank: Some(rank) }));
+    }
+    if machines.len() > 1 {
+        let mut own = Vec::new();
+        for machine in machines {
+            if !session.is_of_another(&machine.job.owner).await? {
+                own.push(machine);
+            }
+        }
+        machines = own;
+    }
+    match machines.len() {
+        0 | 1 => Ok(machines.pop()),
+        _ => {
+            let ids: Vec<&str> = machines.iter().map(|machine| machine.job.id.as_str()).collect();
+            let message = format!("machines of {} are called `{name}`", ids.join(" and "));
+            Err(Error::new(Code::MachineNotFound, message)
+                .hint("name one by its group and number: task1.GROUP"))
         }
     }
-    Ok(None)
 }
 
-/// A job by its selector, and which of its tasks was named: a machine with a name of its own is named by that.
+/// A job by its selector, and which of its tasks was named. Where there is no such job, it may be a machine's own name.
 pub(crate) async fn job_and_task(
     session: &Session,
     job: &str,
     task: Option<u32>,
 ) -> Result<(JobDetail, Option<u32>), Error> {
-    let own = match task {
-        None => by_own_name(session, job).await?,
-        Some(_) => None,
+    let not_found = muster_api::Code::JobNotFound.entry().code;
+    let error = match session.call(async |client| client.job(job).await).await {
+        Err(error) if task.is_none() && error.code() == not_found => error,
+        found => return Ok((found?, task)),
     };
-    let (id, task) = own.map_or((job.to_owned(), task), |own| (own.job.id.to_string(), own.rank));
-    Ok((session.call(async |client| client.job(&id).await).await?, task))
+    let Some(own) = by_own_name(session, job).await? else { return Err(error) };
+    let id = own.job.id.as_str();
+    Ok((session.call(async |client| client.job(id).await).await?, own.rank))
 }
 
 /// What was named: a group, or one of its machines.

@@ -63,13 +63,14 @@ pub(crate) async fn run(
     command: &Command,
     json: bool,
 ) -> Result<ExitCode, Error> {
-    // One name that is a machine's own says which task it is.
-    let own = match whom.target.task {
-        None if !whom.all => machine::by_own_name(&caller.session, &whom.target.job).await?,
-        _ => None,
+    // A name that is no job's may be a machine's own, which says which task it is.
+    let target = match whom.target.task {
+        None if !whom.all => {
+            let (job, task) = machine::job_and_task(&caller.session, &whom.target.job, None).await?;
+            Target { job: job.summary.id.to_string(), task }
+        }
+        _ => whom.target.clone(),
     };
-    let target =
-        own.map_or_else(|| whom.target.clone(), |own| Target { job: own.job.id.to_string(), task: own.rank });
     let whom = &Whom { target, ..*whom };
     let ranks = ranks(caller, whom).await?;
     let mode = if ranks.len() > 1 { Mode::Labelled(ranks.len() as u32) } else { Mode::Raw };
