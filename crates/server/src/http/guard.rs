@@ -33,26 +33,38 @@ const MAX_TARGET: usize = 200;
 #[derive(Debug, Clone)]
 pub(crate) struct Found(pub JobId);
 
-/// Operations that add to what the server keeps, and are not for making room ([`create_job`](super::job) asks by itself). On a full disk the reserve is for the others: to
-/// stop, to remove, to collect garbage.
-const NEEDS_ROOM: &[&str] = &[
-    "rename_job",
-    "change_job",
-    "hold_job",
-    "release_job",
-    "resume_job",
-    "resume_task",
-    "sign_up",
-    "ask_to_join",
-    "create_user",
-    "create_workspace",
-    "put_member",
-    "put_pool",
-    "add_hosts",
-    "label_node",
-    "create_token",
+/// Operations that may use up the disk reserve: those that make room, those that shut somebody out, and those that ask for room
+/// themselves. Every other one that may write needs room above the floor.
+const USES_RESERVE: &[&str] = &[
+    "stop_job",
+    "suspend_job",
+    "remove_job",
+    "stop_task",
+    "suspend_task",
+    "signal_session",
+    "remove_session",
+    "collect_garbage",
+    "stop_server",
+    "reload_server",
+    "drain_node",
+    "remove_node",
+    "remove_pool",
+    "clear_quota",
+    "clear_user_quota",
+    "login",
+    "logout",
+    "change_user",
+    "set_password",
     "rotate_token",
-    "put_secret",
+    "remove_token",
+    "remove_member",
+    "remove_workspace",
+    "remove_secret",
+    "create_job",
+    "missing_chunks",
+    "put_bundle",
+    "put_chunks",
+    "back_up_server",
 ];
 
 /// Stands at a door.
@@ -135,14 +147,14 @@ impl Guard {
             return caller.map(|_| Admitted::default()).ok_or_else(|| self.unknown());
         };
         if ruled.rule == Rule::Anyone {
-            self.check_room(ruled)?;
+            self.check_room(ruled, request)?;
             let address = request.extensions().get::<Origin>().map(|origin| origin.address);
             request.extensions_mut().insert(Stranger { address });
         }
         let Some(caller) = caller else {
             return if ruled.rule == Rule::Anyone { Ok(Admitted::default()) } else { Err(self.unknown()) };
         };
-        self.check_room(ruled)?;
+        self.check_room(ruled, request)?;
         let params = params.map_err(|error| Problem::new(Code::InvalidRequest, error.body_text()))?;
         let part = |name: &str| params.iter().find(|(one, _)| *one == name).map_or("", |(_, value)| value);
         let admitted = self.decide(&caller, ruled.rule, part).await?;
@@ -153,8 +165,9 @@ impl Guard {
         Ok(admitted)
     }
 
-    fn check_room(&self, ruled: Ruled) -> Result<(), Problem> {
-        if !NEEDS_ROOM.contains(&ruled.operation) {
+    fn check_room(&self, ruled: Ruled, request: &Request) -> Result<(), Problem> {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if is_read || USES_RESERVE.contains(&ruled.operation) {
             return Ok(());
         }
         let (what, home) = ("nothing more can be kept", Path::new(&self.shared.home));
