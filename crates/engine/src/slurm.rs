@@ -11,6 +11,7 @@
 mod account;
 mod batch;
 mod change;
+mod excerpt;
 pub mod gate;
 mod idle;
 mod inventory;

@@ -3,6 +3,9 @@
 //! What runs as such an account gets nothing of the server's own: neither its credentials nor the terminal that it was started
 //! from, which any other process of that account could reach through it.
 
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -76,12 +79,11 @@ fn read_passwd(line: &str, wanted: &str) -> Result<LocalAccount, Error> {
 }
 
 /// A shell of an account. What the operator's own account gets, those of owners do not: credentials of the server's.
-pub(super) fn shell(account: &LocalAccount, is_operators: bool) -> Command {
+pub(super) fn shell(account: &LocalAccount, is_operators: bool) -> Result<Command, Error> {
     let LocalAccount { name, uid, gid, home, shell } = account;
     // It is in no group of processes of its own before, so `setsid` becomes it and waits for nobody.
-    let mut command = Command::new("setsid");
-    command.args([
-        "setpriv",
+    let mut command = Command::new(own_program("setsid")?);
+    command.arg(own_program("setpriv")?).args([
         "--reuid",
         &uid.to_string(),
         "--regid",
@@ -94,18 +96,49 @@ pub(super) fn shell(account: &LocalAccount, is_operators: bool) -> Command {
         true => keep_for_slurm(command.as_std_mut()),
         false => keep_for_account(command.as_std_mut()),
     }
-    command
+    Ok(command)
+}
+
+/// A program that root runs, by the server's own path. `slurm.programs` is searched only by what is not root any more.
+fn own_program(name: &str) -> Result<PathBuf, Error> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    find_program(&path, name).ok_or_else(|| {
+        let what = format!("`{name}` is not on the server's path; install util-linux");
+        Error { what, class: Class::Retryable, source: None }
+    })
+}
+
+/// The first program of this name in directories with absolute paths.
+fn find_program(path: &OsStr, name: &str) -> Option<PathBuf> {
+    let is_program = |file: &PathBuf| {
+        let found = file.metadata();
+        file.is_absolute() && found.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(path).map(|dir| dir.join(name)).find(is_program)
 }
 
 /// Runs one of Slurm's programs that asks about the cluster, with the rights that everybody has.
 pub(super) async fn run_as_nobody(options: &Options, argv: Vec<String>) -> Result<String, Error> {
+    run_as_nobody_within(options, argv, QUESTION).await
+}
+
+async fn run_as_nobody_within(
+    options: &Options,
+    argv: Vec<String>,
+    limit: Duration,
+) -> Result<String, Error> {
     let [dir, conf] = [&options.programs, &options.conf].map(|path| path.as_ref().map(Into::into));
     let program = argv.first().cloned().unwrap_or_default();
-    let become_nobody =
-        ["setsid", "--wait", "setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
-            .map(String::from);
-    let words: Vec<String> = become_nobody.into_iter().chain(argv).collect();
-    let ran = Programs::new(dir, conf).without_credentials().run(&words, Stdio::null(), QUESTION).await;
+    let root_programs = [own_program("setsid")?, own_program("setpriv")?];
+    let become_nobody = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"].map(String::from);
+    // Each becomes the next in the same process, so a timeout kills the program itself.
+    let words: Vec<String> = root_programs
+        .iter()
+        .map(|program| program.to_string_lossy().into_owned())
+        .chain(become_nobody)
+        .chain(argv)
+        .collect();
+    let ran = Programs::new(dir, conf).for_another_account().run(&words, Stdio::null(), limit).await;
     match ran.code {
         Some(0) => Ok(ran.stdout),
         _ => Err(refusal::retryable(&program, &ran.stderr)),
@@ -145,12 +178,82 @@ mod tests {
     #[test]
     fn an_owners_account_gets_no_credentials_of_the_server() {
         let ada = read_passwd("ada.l:x:1001:100:Ada:/home/ada.l:/bin/bash", "ada.l").unwrap();
-        let command = shell(&ada, false);
+        let command = shell(&ada, false).unwrap();
+        assert!(command.as_std().get_program().as_encoded_bytes().starts_with(b"/"));
         let names: Vec<_> = command.as_std().get_envs().map(|(name, _)| name.to_owned()).collect();
         for secret in ["SLURM_JWT", "KRB5CCNAME", "XDG_RUNTIME_DIR", "TMPDIR"] {
             assert!(!names.iter().any(|name| name == secret), "{names:?}");
         }
         let home = command.as_std().get_envs().find(|(name, _)| *name == "HOME");
         assert_eq!(home.and_then(|(_, value)| value), Some("/home/ada.l".as_ref()));
+    }
+
+    /// A directory that everybody may use, with programs in it.
+    fn programs(scripts: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open(dir.path(), 0o777);
+        for (name, script) in scripts {
+            let path = dir.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            open(&path, 0o755);
+        }
+        dir
+    }
+
+    fn options(programs: &std::path::Path) -> Options {
+        let programs = Some(programs.to_str().unwrap().to_owned());
+        Options { programs, ..super::super::tests::options(None, None) }
+    }
+
+    #[test]
+    fn programs_of_root_are_found_by_absolute_paths_alone() {
+        let dir = programs(&[("here", "")]);
+        std::fs::write(dir.path().join("data"), "").unwrap();
+        let path = std::env::join_paths([PathBuf::from("."), PathBuf::new(), dir.path().into()]).unwrap();
+        assert_eq!(find_program(&path, "here"), Some(dir.path().join("here")));
+        assert_eq!(find_program(&path, "data"), None, "it cannot be run");
+        assert_eq!(find_program(OsStr::new(".:src:"), "lib.rs"), None);
+    }
+
+    #[tokio::test]
+    async fn slurms_programs_are_run_as_nobody_and_root_runs_nothing_of_their_directory() {
+        if !rustix::process::getuid().is_root() {
+            return;
+        }
+        let dir = programs(&[
+            ("setsid", "echo wrong; exit 1"),
+            ("setpriv", "echo wrong; exit 1"),
+            ("sinfo", "id -u; cut -d' ' -f6 /proc/self/stat; echo $$"),
+        ]);
+        let said = run_as_nobody(&options(dir.path()), vec!["sinfo".into()]).await.unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        let [uid, session, pid] = lines.as_slice() else { panic!("{said}") };
+        assert_eq!((*uid, session), (NOBODY, pid), "it is in a session of its own");
+    }
+
+    #[tokio::test]
+    async fn a_program_of_slurms_that_takes_too_long_is_killed() {
+        if !rustix::process::getuid().is_root() {
+            return;
+        }
+        let dir = programs(&[("sinfo", "echo $$ > $(dirname $0)/pid; exec sleep 600")]);
+        let (pid, argv) = (dir.path().join("pid"), vec!["sinfo".to_owned()]);
+        let error = run_as_nobody_within(&options(dir.path()), argv, Duration::from_secs(3)).await;
+        assert!(error.unwrap_err().what.contains("no end after"));
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let is_alive = || {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            state.is_ok_and(|state| !state.contains(") Z "))
+        };
+        for _ in 0..100 {
+            if !is_alive() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("process {pid} still runs");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::excerpt::{SENTENCE, excerpt};
 use super::job::SEPARATOR;
 use crate::{Amounts, Offer};
 
@@ -17,6 +18,10 @@ const FIELDS: [&str; 9] = [
     "Reason",
 ];
 const MIB: u64 = 1 << 20;
+/// Pairs of a node and a partition. The largest sites have ten thousand nodes.
+const MOST_LINES: usize = 100_000;
+/// The same for the nodes of one job, which the gate of its owner lists.
+const MOST_OF_A_JOB: usize = 10_000;
 /// Kinds of Slurm's generic resources that are devices here; `shard` and `mps` are parts of them.
 const DEVICES: [&str; 2] = ["gpu", "npu"];
 /// Words in a node's state that mean that it takes nothing new.
@@ -39,7 +44,7 @@ pub(super) fn sinfo_of(hosts: &[String]) -> Vec<String> {
 /// The machine that is out of order, if it is one of several: the first that Slurm has as down. If all are, they may have been
 /// taken down together, and none is to blame.
 pub(super) fn failed(output: &str) -> Option<String> {
-    let machines = read(output);
+    let machines = read_lines(output.lines().take(MOST_OF_A_JOB));
     let is_down = |offer: &Offer| {
         offer.state.ends_with('*') || ["down", "fail"].iter().any(|word| offer.state.contains(word))
     };
@@ -50,16 +55,21 @@ pub(super) fn failed(output: &str) -> Option<String> {
 
 /// The machines, in Slurm's order.
 pub(super) fn read(output: &str) -> Vec<Offer> {
-    let mut offers: Vec<Offer> = Vec::new();
-    for line in output.lines() {
+    read_lines(output.lines().take(MOST_LINES))
+}
+
+fn read_lines<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Offer> {
+    let (mut offers, mut indexes) = (Vec::<Offer>::new(), BTreeMap::new());
+    for line in lines {
         let fields: Vec<&str> = line.split(SEPARATOR).map(str::trim).collect();
         let [name, partition, rest @ ..] = fields.as_slice() else { continue };
-        let place = partition.trim_end_matches('*').to_owned();
+        let place = excerpt(partition.trim_end_matches('*'), SENTENCE);
         let is_default = partition.ends_with('*');
-        if let Some(known) = offers.iter_mut().find(|offer| offer.name == *name) {
+        if let Some(known) = indexes.get(name).and_then(|index: &usize| offers.get_mut(*index)) {
             let at = if is_default { 0 } else { known.places.len() };
             known.places.insert(at, place);
         } else if let Some(offer) = offer(name, place, rest) {
+            indexes.insert(*name, offers.len());
             offers.push(offer);
         }
     }
@@ -73,23 +83,28 @@ fn offer(name: &str, place: String, fields: &[&str]) -> Option<Offer> {
     let (idle, all) = (cpus.get(1).copied().unwrap_or(0), cpus.get(3).copied().unwrap_or(0));
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     let (memory, used_memory) = (number(memory), number(used_memory));
-    let total = Amounts { cpu_millis: all * 1000, memory_bytes: memory * MIB, devices: devices(gres) };
-    let state = state.to_ascii_lowercase();
+    let total = Amounts {
+        cpu_millis: all.saturating_mul(1000),
+        memory_bytes: memory.saturating_mul(MIB),
+        devices: devices(gres),
+    };
+    let state = excerpt(state, SENTENCE).to_ascii_lowercase();
     // A machine that does not answer has a star.
     let is_usable = !state.ends_with('*') && !UNUSABLE.iter().any(|word| state.contains(word));
     let mut free = Amounts::default();
     if is_usable {
-        free.cpu_millis = idle * 1000;
-        free.memory_bytes = memory.saturating_sub(used_memory) * MIB;
+        free.cpu_millis = idle.saturating_mul(1000);
+        free.memory_bytes = memory.saturating_sub(used_memory).saturating_mul(MIB);
         let used = devices(used_gres);
         let left = |(name, count): (&String, &u32)| {
             (name.clone(), count.saturating_sub(used.get(name).copied().unwrap_or(0)))
         };
         free.devices = total.devices.iter().map(left).collect();
     }
-    let note = Some(*reason).filter(|reason| !matches!(*reason, "" | "none" | "(null)")).map(str::to_owned);
+    let note = Some(*reason).filter(|reason| !matches!(*reason, "" | "none" | "(null)"));
+    let note = note.map(|reason| excerpt(reason, SENTENCE));
     Some(Offer {
-        name: name.to_owned(),
+        name: excerpt(name, SENTENCE),
         node: None,
         places: vec![place],
         state,
@@ -116,7 +131,8 @@ fn devices(gres: &str) -> BTreeMap<String, u32> {
             },
             [model, count, ..] => (*model, count.parse().unwrap_or(0)),
         };
-        *devices.entry(name.to_owned()).or_insert(0) += count;
+        let sum: &mut u32 = devices.entry(name.to_owned()).or_insert(0);
+        *sum = sum.saturating_add(count);
     }
     devices
 }
@@ -176,6 +192,7 @@ mod tests {
             ("gpu", &[("gpu", 1)]),
             ("gpu:h100:8(S:0-1)", &[("h100", 8)]),
             ("gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:4),shard:8", &[("a100", 2), ("v100", 1)]),
+            ("gpu:4294967295,gpu:1", &[("gpu", u32::MAX)]),
             ("npu:ascend910b:8,gpu:0", &[("ascend910b", 8), ("gpu", 0)]),
         ];
         for (text, expected) in cases {
@@ -199,6 +216,8 @@ mod tests {
         assert_eq!(of(&[("n1", "down")]).as_deref(), Some("n1"));
         assert_eq!(of(&[("n1", "down*"), ("n2", "down*")]), None);
         assert_eq!(of(&[]), None);
+        let many = vec![("n1", "idle"); MOST_OF_A_JOB];
+        assert_eq!(of(&[many.as_slice(), &[("n2", "down")]].concat()), None, "no job has so many");
     }
 
     #[test]

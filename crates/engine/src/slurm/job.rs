@@ -3,13 +3,15 @@
 //! `squeue --json` of many versions knows no filter, and a large site has a hundred thousand jobs of others. So fields are asked
 //! for by name, for one user's jobs, with a separator that stands in none of them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_model::reason::TimeLimitSource;
 use muster_model::{AttemptId, Timestamp};
 
 use super::batch::read_comment;
-use crate::{Status, TimeLimit, Verdict, Wait};
+use super::excerpt::{NODE_LIST, SENTENCE, excerpt};
+use crate::{Class, Error, Status, TimeLimit, Verdict, Wait};
 
 /// Between fields.
 pub(super) const SEPARATOR: char = '\u{1f}';
@@ -27,6 +29,15 @@ const FIELDS: [&str; 11] = [
     "NodeList",
     "Comment",
 ];
+/// Jobs of this server that one account may have with Slurm: twice what Slurm itself takes of all users (`MaxJobCount`, 10,000),
+/// unless its operator wants more.
+const MOST_JOBS: usize = 20_000;
+/// Machines of one job. Slurm writes thousands of names in a dozen characters.
+const MOST_HOSTS: usize = 8192;
+/// Machines of all jobs that are looked at together.
+pub(super) const MOST_HOSTS_OF_ALL: usize = 1_000_000;
+/// Slurm counts the minutes of a time limit in 32 bits.
+const LONGEST_LIMIT: u64 = 60 * u32::MAX as u64;
 /// A job that ends by itself so shortly before its time is up was told that it is: notice is given a while before, for all of the
 /// grace, and up to a minute early.
 const NOTICE: Duration = Duration::from_secs(130);
@@ -63,44 +74,109 @@ pub(super) struct Job {
     restarts: u32,
     exit_code: u32,
     pub(super) nodes: String,
-    comment: String,
 }
 
-/// The jobs that `squeue` has listed. A line that cannot be read is somebody else's.
-pub(super) fn read_squeue(output: &str) -> Vec<Job> {
-    output.lines().filter_map(read_line).collect()
+/// The jobs of one account that are for attempts of this server, by attempt.
+#[derive(Debug, Default)]
+pub(super) struct AttemptJobs(BTreeMap<AttemptId, Vec<Job>>);
+
+impl AttemptJobs {
+    /// The job of an attempt that counts: the first that there was.
+    pub(super) fn first_of(&self, attempt: &AttemptId) -> Option<&Job> {
+        self.of(attempt).first()
+    }
+
+    /// All jobs of an attempt, in the order in which they came.
+    pub(super) fn of(&self, attempt: &AttemptId) -> &[Job] {
+        self.0.get(attempt).map_or(&[], Vec::as_slice)
+    }
+
+    /// Jobs that should not be there: those that came of a submission made twice, and of one that was given up.
+    pub(super) fn strays(&self, is_closed: impl Fn(&AttemptId) -> bool) -> Vec<String> {
+        let strays = self.0.iter().flat_map(|(attempt, jobs)| &jobs[usize::from(!is_closed(attempt))..]);
+        strays.filter(|job| !job.is_over()).map(|job| job.id.clone()).collect()
+    }
+
+    /// Attempts with a job that is not over.
+    pub(super) fn live(&self) -> impl Iterator<Item = &AttemptId> {
+        self.0.iter().filter(|(_, jobs)| jobs.iter().any(|job| !job.is_over())).map(|(attempt, _)| attempt)
+    }
 }
 
-fn read_line(line: &str) -> Option<Job> {
-    let mut fields = line.splitn(FIELDS.len(), SEPARATOR).map(str::trim);
-    let mut next = || fields.next();
-    let job = Job {
-        id: next()?.to_owned(),
-        state: next()?.to_owned(),
-        reason: next()?.to_owned(),
-        starts_at: time(next()?),
-        ends_at: time(next()?),
-        limit: limit(next()?),
-        is_preempted: time(next()?).is_some(),
-        restarts: next()?.parse().unwrap_or(0),
-        exit_code: next()?.parse().unwrap_or(0),
-        nodes: next()?.to_owned(),
-        comment: next()?.trim_end_matches(SEPARATOR).to_owned(),
-    };
-    is_id(&job.id).then_some(job)
+/// This server's jobs among those that `squeue` has listed. A line that cannot be read is somebody else's.
+pub(super) fn read_squeue(output: &str, server: &str) -> Result<AttemptJobs, Error> {
+    let (mut jobs, mut count) = (BTreeMap::<_, Vec<Job>>::new(), 0);
+    for fields in output.lines().filter_map(fields_of) {
+        let Some(attempt) = read_comment(comment_of(&fields), server) else { continue };
+        let Some(job) = read_fields(&fields) else { continue };
+        count += 1;
+        if count > MOST_JOBS {
+            let what = format!(
+                "Slurm lists more than {MOST_JOBS} jobs of this server for one account; cancel some with scancel"
+            );
+            return Err(Error { what, class: Class::Retryable, source: None });
+        }
+        jobs.entry(attempt).or_default().push(job);
+    }
+    for jobs in jobs.values_mut() {
+        jobs.sort_by_key(Job::number);
+        // A job that is listed twice is no stray of itself.
+        jobs.dedup_by(|job, last| job.id == last.id);
+    }
+    Ok(AttemptJobs(jobs))
 }
 
-/// The jobs that `sacct` has listed.
-pub(super) fn read_sacct(output: &str) -> Vec<Job> {
+type Fields<'a> = [&'a str; FIELDS.len()];
+
+fn fields_of(line: &str) -> Option<Fields<'_>> {
+    let mut fields = [""; FIELDS.len()];
+    let mut said = line.splitn(FIELDS.len(), SEPARATOR).map(str::trim);
+    for field in &mut fields {
+        *field = said.next()?;
+    }
+    Some(fields)
+}
+
+fn comment_of<'a>(fields: &Fields<'a>) -> &'a str {
+    fields[FIELDS.len() - 1].trim_end_matches(SEPARATOR)
+}
+
+fn read_fields(fields: &Fields) -> Option<Job> {
+    let [id, state, reason, starts, ends, limited, preempted, restarts, exit_code, nodes, _] = fields;
+    is_id(id).then(|| Job {
+        id: (*id).to_owned(),
+        state: excerpt(state, SENTENCE),
+        reason: excerpt(reason, SENTENCE),
+        starts_at: time(starts),
+        ends_at: time(ends),
+        limit: limit(limited),
+        is_preempted: time(preempted).is_some(),
+        restarts: restarts.parse().unwrap_or(0),
+        exit_code: exit_code.parse().unwrap_or(0),
+        nodes: node_list(nodes),
+    })
+}
+
+/// A list of nodes as Slurm writes it. Half of one would name the wrong nodes, so one that is too long, or is no list, counts as
+/// unknown.
+fn node_list(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_plain && text.len() <= NODE_LIST { text.to_owned() } else { String::new() }
+}
+
+/// The jobs that `sacct` has listed, of those that it was asked about, by id.
+pub(super) fn read_sacct(output: &str, asked: &[String]) -> BTreeMap<String, Job> {
+    let asked: BTreeSet<&str> = asked.iter().map(String::as_str).collect();
+    let mut jobs = BTreeMap::new();
     let read = |line: &str| {
         let mut fields = line.split(SEPARATOR).map(str::trim);
         let (id, state, nodes) = (fields.next()?, fields.next()?, fields.next()?);
         let mut time_of = || fields.next().and_then(time);
         let (starts_at, ends_at) = (time_of(), time_of());
         let nodes = if nodes == "None assigned" { "" } else { nodes };
-        is_id(id).then(|| Job {
+        (is_id(id) && asked.contains(id)).then(|| Job {
             id: id.to_owned(),
-            state: state.to_owned(),
+            state: excerpt(state, SENTENCE),
             reason: String::new(),
             starts_at,
             ends_at,
@@ -108,11 +184,13 @@ pub(super) fn read_sacct(output: &str) -> Vec<Job> {
             is_preempted: false,
             restarts: 0,
             exit_code: 0,
-            nodes: nodes.to_owned(),
-            comment: String::new(),
+            nodes: node_list(nodes),
         })
     };
-    output.lines().filter_map(read).collect()
+    for job in output.lines().filter_map(read) {
+        jobs.entry(job.id.clone()).or_insert(job);
+    }
+    jobs
 }
 
 /// What Slurm calls a job: a number.
@@ -123,11 +201,12 @@ pub(super) fn is_id(text: &str) -> bool {
 /// `[DAYS-]HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS`, or a word where there is none.
 pub(super) fn limit(text: &str) -> Option<Duration> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
-    let mut seconds = 0;
+    let mut seconds = 0_u64;
     for part in clock.split(':') {
-        seconds = seconds * 60 + part.parse::<u64>().ok()?;
+        seconds = u64::from(part.parse::<u32>().ok()?).checked_add(u64::checked_mul(seconds, 60)?)?;
     }
-    Some(Duration::from_secs(days.parse::<u64>().ok()? * 86_400 + seconds))
+    let seconds = (u64::from(days.parse::<u32>().ok()?) * 86_400).checked_add(seconds)?;
+    (seconds <= LONGEST_LIMIT).then(|| Duration::from_secs(seconds))
 }
 
 /// Slurm was asked for the time of nowhere in particular.
@@ -136,13 +215,8 @@ fn time(text: &str) -> Option<Timestamp> {
 }
 
 impl Job {
-    /// Which attempt of this server's it is for.
-    pub(super) fn attempt(&self, server: &str) -> Option<AttemptId> {
-        read_comment(&self.comment, server)
-    }
-
     /// Its number, for putting jobs in the order in which they came.
-    pub(super) fn number(&self) -> u64 {
+    fn number(&self) -> u64 {
         self.id.parse().unwrap_or(u64::MAX)
     }
 
@@ -159,9 +233,14 @@ impl Job {
         self.is_over() && !is_requeued
     }
 
-    /// Its machines, in the order of ranks.
-    pub(super) fn hosts(&self) -> Vec<String> {
-        muster_model::hostlist::parse(&self.nodes).unwrap_or_default()
+    /// Its machines, in the order of ranks; none if there are more than are `left` for all jobs of an answer.
+    pub(super) fn hosts(&self, left: &mut usize) -> Vec<String> {
+        if *left == 0 {
+            return Vec::new();
+        }
+        let hosts = muster_model::hostlist::parse(&self.nodes).unwrap_or_default();
+        *left = left.saturating_sub(hosts.len());
+        if hosts.len() <= MOST_HOSTS { hosts } else { Vec::new() }
     }
 
     /// What its state means.
@@ -342,8 +421,14 @@ mod tests {
     /// As Slurm 22.05 has said it, with a bar for the separator.
     const SAID: &str = include_str!("golden/squeue.txt");
 
-    fn said() -> Vec<Job> {
-        read_squeue(&SAID.replace('|', &SEPARATOR.to_string()))
+    /// All of them, with their comments.
+    fn said() -> Vec<(String, Job)> {
+        let said = SAID.replace('|', &SEPARATOR.to_string());
+        let read = |line| {
+            let fields = fields_of(line)?;
+            Some((comment_of(&fields).to_owned(), read_fields(&fields)?))
+        };
+        said.lines().filter_map(read).collect()
     }
 
     /// The end of a job that Slurm has let run so many minutes.
@@ -354,17 +439,81 @@ mod tests {
 
     fn status(comment: &str) -> Status {
         let jobs = said();
-        let job = jobs.iter().find(|job| job.comment == comment);
-        job.unwrap_or_else(|| panic!("there is {comment}")).status()
+        let job = jobs.iter().find(|(its, _)| its == comment);
+        job.unwrap_or_else(|| panic!("there is {comment}")).1.status()
     }
 
     #[test]
     fn every_job_that_was_listed_is_read() {
         let jobs = said();
         assert_eq!(jobs.len(), SAID.lines().count());
-        let running = jobs.iter().find(|job| job.comment == "lowsrun").unwrap();
+        let (_, running) = jobs.iter().find(|(comment, _)| comment == "lowsrun").unwrap();
         assert_eq!((is_id(&running.id), running.nodes.as_str()), (true, "n[1-2]"));
-        assert_eq!(read_squeue("slurm_load_jobs error: Unable to contact slurm controller\n\n"), []);
+        let none = read_squeue("slurm_load_jobs error: Unable to contact slurm controller\n\n", "s1");
+        assert!(none.unwrap().0.is_empty());
+    }
+
+    /// A line of `squeue` about a job in this state.
+    fn line(id: impl std::fmt::Display, state: &str, comment: &str) -> String {
+        format!("{id}|{state}|None|N/A|N/A|1:00|N/A|0|0|n1|{comment}|\n").replace('|', &SEPARATOR.to_string())
+    }
+
+    #[test]
+    fn jobs_of_this_server_are_found_by_attempt_and_those_of_others_are_not_kept() {
+        let attempt = |number| AttemptId { job: "job_0123456789".parse().unwrap(), number };
+        let output = [
+            line(21, "PENDING", "muster:s1:job_0123456789.1"),
+            line(7, "RUNNING", "muster:s1:job_0123456789.1"),
+            line(7, "RUNNING", "muster:s1:job_0123456789.1"),
+            line(8, "COMPLETED", "muster:s1:job_0123456789.2"),
+            line(9, "RUNNING", "muster:s1:job_0123456789.3"),
+            line(1, "RUNNING", "muster:other:job_0123456789.1"),
+            line("--all", "RUNNING", "muster:s1:job_0123456789.1"),
+            line(2, "RUNNING", "my own"),
+        ];
+        let jobs = read_squeue(&output.concat(), "s1").unwrap();
+        assert_eq!(jobs.first_of(&attempt(1)).map(|job| job.id.as_str()), Some("7"));
+        assert_eq!(jobs.of(&attempt(1)).len(), 2);
+        assert!(jobs.first_of(&attempt(4)).is_none());
+        assert_eq!(jobs.strays(|_| false), ["21"]);
+        assert_eq!(jobs.strays(|other| *other == attempt(3)), ["21", "9"]);
+        assert_eq!(jobs.strays(|other| *other == attempt(2)), ["21"], "it is over");
+        assert!(jobs.live().eq(&[attempt(1), attempt(3)]));
+    }
+
+    #[test]
+    fn a_list_of_jobs_is_bounded_and_so_is_the_time_it_takes() {
+        let own = |count: usize| {
+            let one = |id| line(id, "RUNNING", &format!("muster:s1:job_0123456789.{}", id % 2000 + 1));
+            (1..=count).map(one).collect::<String>()
+        };
+        let strays = read_squeue(&own(MOST_JOBS), "s1").unwrap().strays(|_| false);
+        assert_eq!(strays.len(), MOST_JOBS - 2000);
+        let error = read_squeue(&own(MOST_JOBS + 1), "s1").unwrap_err();
+        assert!(error.class == Class::Retryable && error.what.contains("20000"), "{error}");
+        let foreign: String = (0..MOST_JOBS * 2).map(|id| line(id, "RUNNING", "mine")).collect();
+        assert!(read_squeue(&foreign, "s1").unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn texts_of_a_job_are_bounded() {
+        let of = |state: &str, nodes: &str| {
+            let line = line(7, state, "x").replace("n1", nodes);
+            read_fields(&fields_of(&line).unwrap()).unwrap()
+        };
+        let long = "x".repeat(1 << 20);
+        let job = of(&format!("CANCELLED by {long}"), &long);
+        let Status::Ended(Verdict::Cancelled { by: Some(by) }) = job.status() else { panic!("it is over") };
+        assert!(by.len() < SENTENCE && job.nodes.is_empty());
+        let mut left = 70_000;
+        assert!(job.hosts(&mut left).is_empty());
+        assert_eq!(of("RUNNING", "n[1-3]").hosts(&mut left), ["n1", "n2", "n3"]);
+        for nodes in ["n[1-65536]", "n[1-8000]", "n1"] {
+            // Too many; the last that there is room for; one without room.
+            let is_known = nodes == "n[1-8000]";
+            assert_eq!(!of("RUNNING", nodes).hosts(&mut left).is_empty(), is_known, "{nodes}");
+        }
+        assert!(of("RUNNING", "n1\u{1b}[2J").nodes.is_empty());
     }
 
     #[test]
@@ -389,7 +538,7 @@ mod tests {
 
     #[test]
     fn every_state_of_slurm_has_its_meaning() {
-        let of = |state: &str| Job { state: state.into(), ..said()[0].clone() }.status();
+        let of = |state: &str| Job { state: state.into(), ..said()[0].1.clone() }.status();
         for state in
             "CONFIGURING RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED NEW_ONE".split(' ')
         {
@@ -411,7 +560,7 @@ mod tests {
         for state in ["FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"] {
             assert!(matches!(of(state), Status::Ended(Verdict::Failed { .. })), "{state}");
         }
-        let again = Job { state: "PENDING".into(), restarts: 1, ..said()[0].clone() };
+        let again = Job { state: "PENDING".into(), restarts: 1, ..said()[0].1.clone() };
         assert_eq!(again.status(), Status::Ended(Verdict::Preempted));
     }
 
@@ -472,7 +621,15 @@ mod tests {
         assert_eq!(seconds("1:00"), Some(60));
         assert_eq!(seconds("2:00:00"), Some(7200));
         assert_eq!(seconds("365-00:00:10"), Some(365 * 86_400 + 10));
-        for none in ["UNLIMITED", "INVALID", "NOT_SET", ""] {
+        for none in [
+            "UNLIMITED",
+            "INVALID",
+            "NOT_SET",
+            "",
+            "18446744073709551615",
+            "9-9:9999999999:0",
+            "4000000000-0",
+        ] {
             assert_eq!(limit(none), None, "{none}");
         }
     }
@@ -486,8 +643,11 @@ mod tests {
                     10|PREEMPTED|n1|2026-11-16T03:34:37|2026-11-16T03:34:54|365-00:00:00\n\
                     11|OUT_OF_MEMORY|n3|2026-11-16T03:34:48|2026-11-16T03:34:48|UNLIMITED\n\
                     12|RUNNING|n4|2026-11-16T03:34:48|Unknown|UNLIMITED\nnothing\n";
-        let jobs = read_sacct(&said.replace('|', &SEPARATOR.to_string()));
-        assert_eq!(jobs.len(), 6);
+        let asked: Vec<String> = (7..=12).map(|id: u32| id.to_string()).collect();
+        let output = said.replace('|', &SEPARATOR.to_string());
+        assert_eq!(read_sacct(&output, &asked[..1]).len(), 1, "it was asked about no other");
+        let known = read_sacct(&output, &asked);
+        let jobs: Vec<Job> = asked.iter().map(|id| known[id].clone()).collect();
         let verdicts = [time_limit(60), Verdict::Preempted, Verdict::OutOfMemory];
         for (job, verdict) in jobs[2..].iter().zip(verdicts) {
             assert_eq!(job.status(), Status::Ended(verdict), "{}", job.id);

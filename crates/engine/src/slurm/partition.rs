@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 use muster_model::reason::TimeLimitSource;
 use tokio::sync::Mutex;
 
+use super::excerpt::{SENTENCE, excerpt};
 use super::job::limit;
 use crate::{Error, PlaceLimits, TimeLimit};
 
 /// For how long the limits of partitions are taken to be as they were: administrators change them a few times a year.
 const LIMITS_AGE: Duration = Duration::from_secs(60);
+
+/// A large site has dozens.
+const MOST_PARTITIONS: usize = 2000;
 
 /// The limits of partitions as somebody was told them, and when they were asked for.
 #[derive(Debug, Default)]
@@ -39,7 +43,7 @@ pub(super) fn scontrol() -> Vec<String> {
 
 /// The partitions, in Slurm's order.
 pub(super) fn read(output: &str) -> Vec<PlaceLimits> {
-    output.lines().filter_map(read_line).collect()
+    output.lines().filter_map(read_line).take(MOST_PARTITIONS).collect()
 }
 
 /// `PartitionName=gpu … Default=NO … MaxTime=02:00:00 …`: no value has a blank in it.
@@ -47,7 +51,7 @@ fn read_line(line: &str) -> Option<PlaceLimits> {
     let mut partition = PlaceLimits::default();
     for (key, value) in line.split_whitespace().filter_map(|field| field.split_once('=')) {
         match key {
-            "PartitionName" => partition.place = value.to_owned(),
+            "PartitionName" => partition.place = excerpt(value, SENTENCE),
             "Default" => partition.is_default = value == "YES",
             "MaxTime" => partition.max_time = limit(value),
             "DefaultTime" => partition.default_time = limit(value),
@@ -116,6 +120,8 @@ PartitionName=long Default=NO DefaultTime=1-00:00:00 MaxNodes=UNLIMITED MaxTime=
         ];
         assert_eq!(limits, expected);
         assert!(partitions[0].is_default && !partitions[1].is_default);
+        let many: String = (0..5000).map(|number| format!("PartitionName=p{number}\n")).collect();
+        assert_eq!(read(&many).len(), MOST_PARTITIONS);
         assert_eq!(read("slurm_load_partitions error: Unable to contact slurm controller\n\n"), []);
     }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use muster_model::AttemptId;
 
+use super::excerpt::{SENTENCE, excerpt};
 use super::gate::wire::{Answer, Ask, Found};
 use super::inventory;
-use super::job::{self, Job};
+use super::job::{self, Job, is_id};
 use super::submitter::Submitter;
 use super::way::{Gate, unexpected};
 use crate::{Error, Observed, Status, Verdict, Wait};
@@ -30,10 +31,10 @@ impl Submitter {
         let is_open = |found: &&Found| !found.is_closed;
         let ids: Vec<String> = found.iter().filter(is_open).filter_map(|found| found.job.clone()).collect();
         let known = self.accounted(gate, &ids).await;
-        let mut observed = BTreeMap::new();
+        let (mut observed, mut hosts_left) = (BTreeMap::new(), job::MOST_HOSTS_OF_ALL);
         for (attempt, found) in attempts.into_iter().zip(found) {
-            let job = found.job.as_ref().and_then(|id| known.iter().find(|job| job.id == *id));
-            let past = match past(&found, job) {
+            let job = found.job.as_ref().and_then(|id| known.get(id));
+            let past = match past(&found, job, &mut hosts_left) {
                 Observed { status: Status::Ended(Verdict::Unknown), external, hosts }
                     if !found.is_claimed =>
                 {
@@ -49,19 +50,19 @@ impl Submitter {
     }
 
     /// What the accounting knows. A site may have none.
-    async fn accounted(&self, gate: &Gate, ids: &[String]) -> Vec<Job> {
+    async fn accounted(&self, gate: &Gate, ids: &[String]) -> BTreeMap<String, Job> {
         if ids.is_empty() {
-            return Vec::new();
+            return BTreeMap::new();
         }
         match tokio::time::timeout(PATIENCE, gate.run(job::sacct(ids))).await {
-            Ok(Ok(output)) => job::read_sacct(&output),
+            Ok(Ok(output)) => job::read_sacct(&output, ids),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "there is no accounting");
-                Vec::new()
+                BTreeMap::new()
             }
             Err(_) => {
                 tracing::warn!("the accounting does not answer");
-                Vec::new()
+                BTreeMap::new()
             }
         }
     }
@@ -75,11 +76,11 @@ impl Submitter {
         let accounted = self.accounted(gate, &nameless).await;
         for observed in known.values_mut() {
             let Status::Ended(Verdict::Cancelled { by }) = &mut observed.status else { continue };
-            let job = accounted.iter().find(|job| Some(&job.id) == observed.external.as_ref());
+            let job = observed.external.as_ref().and_then(|id| accounted.get(id));
             if let Some(Status::Ended(Verdict::Cancelled { by: Some(known) })) = job.map(Job::status) {
                 *by = Some(known);
             }
-            if let Some(number) = by.as_ref().filter(|by| by.bytes().all(|byte| byte.is_ascii_digit())) {
+            if let Some(number) = by.as_ref().filter(|by| is_id(by)) {
                 *by = Some(account(gate, number).await.unwrap_or_else(|| number.clone()));
             }
         }
@@ -138,7 +139,7 @@ async fn unclaimed(gate: &Gate, attempt: &AttemptId) -> Result<Status, Error> {
 /// What is written down of attempts.
 pub(super) async fn found(gate: &Gate, attempts: &[AttemptId]) -> Result<Vec<Found>, Error> {
     match gate.ask(&Ask::Look { attempts: attempts.to_vec() }).await? {
-        Answer::Found { attempts } => Ok(attempts),
+        Answer::Found { attempts: found } if found.len() == attempts.len() => Ok(found),
         answer => Err(unexpected(&answer)),
     }
 }
@@ -147,11 +148,11 @@ pub(super) async fn found(gate: &Gate, attempts: &[AttemptId]) -> Result<Vec<Fou
 async fn account(gate: &Gate, number: &str) -> Option<String> {
     let line = gate.run(["getent", "passwd", number].map(String::from).to_vec()).await.ok()?;
     let name = line.split(':').next()?.trim();
-    (!name.is_empty()).then(|| name.to_owned())
+    (!name.is_empty()).then(|| excerpt(name, SENTENCE))
 }
 
 /// What is known of an attempt that the controller does not know.
-fn past(found: &Found, accounted: Option<&Job>) -> Observed {
+fn past(found: &Found, accounted: Option<&Job>, hosts_left: &mut usize) -> Observed {
     let status = match (found, accounted) {
         (Found { is_closed: true, .. }, _) => Status::Gone,
         (Found { job: Some(_), .. }, Some(job)) => match job.status() {
@@ -166,6 +167,6 @@ fn past(found: &Found, accounted: Option<&Job>) -> Observed {
         }
         (Found { job: None, is_tried: false, .. }, _) => Status::Gone,
     };
-    let hosts = accounted.map(|job| job.hosts()).unwrap_or_default();
+    let hosts = accounted.map(|job| job.hosts(hosts_left)).unwrap_or_default();
     Observed { status, external: found.job.clone(), hosts }
 }

@@ -3,6 +3,7 @@
 //! They have one exit status for everything, so their text is read. What matters most is whether a submission may have
 //! happened all the same: only what is known here to come before or instead of it counts as not submitted.
 
+use super::excerpt::excerpt;
 use crate::{Class, Error};
 
 /// How a program of Slurm's failed.
@@ -83,7 +84,7 @@ pub(super) fn retryable(what: &str, complaints: &str) -> Error {
 }
 
 /// What a program complained of, on one line and without its own name.
-fn words(complaints: &str) -> String {
+pub(super) fn words(complaints: &str) -> String {
     let plain = |line: &str| {
         let line = line.trim();
         let line = line.split_once(": error: ").map_or(line, |(_, rest)| rest);
@@ -91,7 +92,7 @@ fn words(complaints: &str) -> String {
     };
     let lines: Vec<String> = complaints.lines().map(plain).filter(|line| !line.is_empty()).collect();
     let said = lines.join("; ");
-    if said.is_empty() { "it said nothing".into() } else { said.chars().take(500).collect() }
+    if said.is_empty() { "it said nothing".into() } else { excerpt(&said, 500) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::Options;
 use super::batch::{self, Place};
 use super::change;
 use super::gate::wire::{Answer, Ask, Submission, Submit};
-use super::job::{self, Job};
+use super::job::{self, AttemptJobs, Job};
 use super::partition::{self, KnownPartitions};
 use super::past;
 use super::refusal;
@@ -38,7 +38,7 @@ pub(super) struct Submitter {
     way: Way,
     partitions: KnownPartitions,
     /// The last answer of Slurm's, and when the question was asked.
-    looked: tokio::sync::Mutex<Option<(Instant, Arc<Vec<Job>>)>>,
+    looked: tokio::sync::Mutex<Option<(Instant, Arc<AttemptJobs>)>>,
     pub(super) memory: Mutex<Memory>,
 }
 
@@ -112,7 +112,7 @@ impl Submitter {
     pub(super) async fn change(&self, attempt: &AttemptId, change: GangChange) -> Result<(), Error> {
         let gate = self.way.gate().await?;
         let jobs = self.look(&gate).await?;
-        let job = first_of(&jobs, &gate.server, attempt).ok_or_else(change::not_there)?;
+        let job = jobs.first_of(attempt).ok_or_else(change::not_there)?;
         if !matches!(job.status(), Status::Waiting(_)) {
             return Err(change::not_waiting(&job.id));
         }
@@ -127,13 +127,17 @@ impl Submitter {
         self.cancel_strays(&gate, &jobs).await;
         self.sweep(&gate, &jobs, keys).await;
         let mut known: BTreeMap<AttemptId, Observed> = BTreeMap::new();
+        let mut hosts_left = job::MOST_HOSTS_OF_ALL;
         for key in keys {
             let attempt = gang_of(key)?;
             if self.memory().closed.contains(attempt) {
                 known.insert(attempt.clone(), Status::Gone.into());
-            } else if let Some(job) = first_of(&jobs, &gate.server, attempt) {
+            } else if let Some(job) = jobs.first_of(attempt) {
                 let (status, external) = (job.status(), Some(job.id.clone()));
-                known.insert(attempt.clone(), Observed { status, external, hosts: job.hosts() });
+                known.insert(
+                    attempt.clone(),
+                    Observed { status, external, hosts: job.hosts(&mut hosts_left) },
+                );
             }
         }
         self.name_who_cancelled(&gate, &mut known).await;
@@ -181,8 +185,8 @@ impl Submitter {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All jobs of the user that Slurm knows, as they are now: whoever asks while somebody else does has the next answer.
-    async fn look(&self, gate: &Gate) -> Result<Arc<Vec<Job>>, Error> {
+    /// All jobs of the account for this server, as Slurm knows them now. Callers that ask at the same time share the next answer.
+    async fn look(&self, gate: &Gate) -> Result<Arc<AttemptJobs>, Error> {
         let wanted = Instant::now();
         let mut looked = self.looked.lock().await;
         if let Some((at, jobs)) = looked.as_ref().filter(|(at, _)| *at >= wanted) {
@@ -190,7 +194,8 @@ impl Submitter {
             return Ok(Arc::clone(jobs));
         }
         let at = Instant::now();
-        let jobs = Arc::new(job::read_squeue(&gate.run(job::squeue(gate.who.uid)).await?));
+        let output = gate.run(job::squeue(gate.who.uid)).await?;
+        let jobs = Arc::new(job::read_squeue(&output, &gate.server)?);
         *looked = Some((at, Arc::clone(&jobs)));
         Ok(jobs)
     }
@@ -287,7 +292,8 @@ impl Submitter {
             }
             Submission::Closed => Err(Error::terminal("it was taken back before Slurm had it")),
             Submission::Doubtful { complaints } => {
-                tracing::warn!(attempt = %submit.attempt, complaints, "whether Slurm has it is to be found out");
+                let said = refusal::words(&complaints);
+                tracing::warn!(attempt = %submit.attempt, said, "whether Slurm has it is to be found out");
                 Ok(None)
             }
         }
@@ -296,7 +302,7 @@ impl Submitter {
     /// The job of an attempt of which nothing was heard; none if there certainly is none.
     async fn find(&self, gate: &Gate, attempt: &AttemptId) -> Result<Option<String>, Error> {
         let jobs = self.look(gate).await?;
-        if let Some(job) = first_of(&jobs, &gate.server, attempt) {
+        if let Some(job) = jobs.first_of(attempt) {
             gate.ask(&Ask::Adopt { attempt: attempt.clone(), job: job.id.clone() }).await?;
             self.memory().unknown_since.remove(attempt);
             return Ok(Some(job.id.clone()));
@@ -310,20 +316,13 @@ impl Submitter {
     }
 
     /// Ends jobs that should not be there: those that came of a submission made twice, and of one that was given up.
-    async fn cancel_strays(&self, gate: &Gate, jobs: &[Job]) {
-        let strays: Vec<String> = {
+    async fn cancel_strays(&self, gate: &Gate, jobs: &AttemptJobs) {
+        let strays = {
             let closed = &self.memory().closed;
-            let is_stray = |job: &&Job| {
-                let Some(attempt) = job.attempt(&gate.server).filter(|_| !job.is_over()) else {
-                    return false;
-                };
-                let first = first_of(jobs, &gate.server, &attempt);
-                closed.contains(&attempt) || first.is_some_and(|first| first.id != job.id)
-            };
-            jobs.iter().filter(is_stray).map(|job| job.id.clone()).collect()
+            jobs.strays(|attempt| closed.contains(attempt))
         };
-        if !strays.is_empty() {
-            tracing::warn!(jobs = strays.join(","), "jobs that nobody wants are cancelled");
+        if let Some(first) = strays.first() {
+            tracing::warn!(first, count = strays.len(), "found stray jobs and will cancel them");
             let argv = std::iter::once("scancel".to_owned()).chain(strays).collect();
             if let Err(error) = gate.run(argv).await {
                 tracing::warn!(%error, "they could not be cancelled, and will be");
@@ -332,7 +331,7 @@ impl Submitter {
     }
 
     /// Once a day, has the files removed of attempts that are long over.
-    async fn sweep(&self, gate: &Gate, jobs: &[Job], keys: &[Key]) {
+    async fn sweep(&self, gate: &Gate, jobs: &AttemptJobs, keys: &[Key]) {
         let Some(kept) = self.options().kept else { return };
         let is_due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP);
         let swept = {
@@ -342,8 +341,8 @@ impl Submitter {
         if swept.is_none() {
             return;
         }
-        let running = jobs.iter().filter(|job| !job.is_over()).filter_map(|job| job.attempt(&gate.server));
-        let live = running.chain(keys.iter().filter_map(|key| gang_of(key).ok().cloned())).collect();
+        let live =
+            jobs.live().cloned().chain(keys.iter().filter_map(|key| gang_of(key).ok().cloned())).collect();
         if let Err(error) = gate.ask(&Ask::Sweep { live, kept_s: kept.as_secs() }).await {
             tracing::warn!(%error, "files of jobs that are over could not be removed");
         }
@@ -355,12 +354,12 @@ impl Submitter {
         let mut told = BTreeSet::new();
         loop {
             let jobs = self.look(gate).await?;
-            let is_live = |job: &&Job| job.attempt(&gate.server).as_ref() == Some(attempt) && !job.is_gone();
-            let Some(first) = jobs.iter().find(is_live) else { return Ok(()) };
+            let is_live = |job: &&Job| !job.is_gone();
+            let Some(first) = jobs.of(attempt).iter().find(is_live) else { return Ok(()) };
             if begun.elapsed() >= UNUSUAL {
                 return Err(lingering(first));
             }
-            let live = jobs.iter().filter(is_live).map(|job| job.id.clone());
+            let live = jobs.of(attempt).iter().filter(is_live).map(|job| job.id.clone());
             let untold: Vec<String> = live.filter(|id| told.insert(id.clone())).collect();
             if !untold.is_empty() {
                 gate.run(std::iter::once("scancel".to_owned()).chain(untold).collect()).await?;
@@ -396,12 +395,6 @@ fn seats_file(seats: &[Seat], gang: &Gang, patience: Duration) -> serde_json::Va
         "patience_ms": milliseconds(patience),
         "model": model,
     })
-}
-
-/// The job of an attempt that counts: the first that there was.
-fn first_of<'a>(jobs: &'a [Job], server: &str, attempt: &AttemptId) -> Option<&'a Job> {
-    let own = jobs.iter().filter(|job| job.attempt(server).as_ref() == Some(attempt));
-    own.min_by_key(|job| job.number())
 }
 
 pub(super) fn gang_of(key: &Key) -> Result<&AttemptId, Error> {

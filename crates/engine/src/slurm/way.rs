@@ -6,7 +6,8 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use muster_link::session::{self, Incoming, Opener, Side};
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Options;
 use super::account;
+use super::excerpt::{SENTENCE, excerpt};
 use super::gate::wire::{Answer, Ask, Ran, Who, hear, say};
 use super::idle::{GateWork, OpenWork};
 use super::refusal;
@@ -30,9 +32,13 @@ use crate::{Class, Error, Machine};
 
 /// How long the client may take to reach a login node.
 const REACH: Duration = Duration::from_secs(10);
+/// How long a gate that has just started may take to say where it is.
+const WHO: Duration = Duration::from_secs(15);
 
 /// Accounts that have a gate at a time: each is a process here and one on the login node, and asks Slurm every ten seconds.
 const MOST_GATES: usize = 256;
+/// Why the gate of an account did not start, in its words and ours.
+const LONGEST_EXPLANATION: usize = 2000;
 /// In the name of a directory, the account's name. The account's own shell puts it in.
 pub(super) const ACCOUNT: &str = "{account}";
 
@@ -62,6 +68,8 @@ pub(super) struct Way {
     /// The account that a server of root's becomes; none where the login, or the server itself, is that of the jobs.
     account: Option<String>,
     gate: tokio::sync::Mutex<Option<Gate>>,
+    /// The account's one permit, for as long as a gate of it runs or is being ended.
+    permit: Mutex<Weak<OwnedSemaphorePermit>>,
     work: Mutex<JoinSet<()>>,
 }
 
@@ -104,7 +112,7 @@ impl Gate {
         let asking = async {
             let mut stream = self.opener.open().await?;
             say(&mut stream, ask).await?;
-            hear(&mut stream).await
+            hear::<Answer>(&mut stream).await?.check()
         };
         let answer = tokio::select! {
             answer = asking => answer,
@@ -133,7 +141,7 @@ impl Gate {
 
 pub(super) fn unexpected(answer: &Answer) -> Error {
     Error {
-        what: format!("the gate answered out of turn ({answer:?})"),
+        what: format!("the gate answered out of turn (`{}`)", answer.kind()),
         class: Class::Retryable,
         source: None,
     }
@@ -141,7 +149,13 @@ pub(super) fn unexpected(answer: &Answer) -> Error {
 
 impl Way {
     pub(super) fn new(base: Arc<WayBase>, account: Option<String>) -> Self {
-        Self { base, account, gate: tokio::sync::Mutex::default(), work: Mutex::default() }
+        Self {
+            base,
+            account,
+            gate: tokio::sync::Mutex::default(),
+            permit: Mutex::default(),
+            work: Mutex::default(),
+        }
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -178,40 +192,53 @@ impl Way {
             (login, word) = self.enter(prepared).await?;
         }
         if word != Word::Ready {
-            let what = format!("{}: it answered out of turn ({word:?})", self.machine().destination);
+            login.kill();
+            let what = format!("{}: it answered out of turn", self.machine().destination);
             return Err(Error { what, class: Class::Retryable, source: None });
         }
         let (speaker, stdout, stdin) = login.into_streams();
         let stdin =
             stdin.ok_or_else(|| Error::retryable("talk to the gate", io::ErrorKind::BrokenPipe.into()))?;
-        self.keep(prepared, permit, speaker, stdout, stdin).await
+        self.keep(&prepared.server, permit, speaker, stdout, stdin).await
     }
 
-    /// There is one gate for the whole server where it becomes nobody else.
-    fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    /// The account's permit. An account has one at most: a gate that starts while the last one is being ended shares it. There
+    /// is one gate for the whole server where it becomes nobody else, and that needs none.
+    fn permit(&self) -> Result<Option<Arc<OwnedSemaphorePermit>>, Error> {
         if self.account.is_none() {
             return Ok(None);
         }
-        let permit = Arc::clone(&self.base.permits).try_acquire_owned();
-        permit.map(Some).map_err(|_| {
+        let mut known = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permit) = known.upgrade() {
+            return Ok(Some(permit));
+        }
+        let permit = Arc::clone(&self.base.permits).try_acquire_owned().map_err(|_| {
             let what = format!(
                 "jobs of {MOST_GATES} accounts are with Slurm already; it waits until those of one are over"
             );
             Error { what, class: Class::Retryable, source: None }
-        })
+        })?;
+        let permit = Arc::new(permit);
+        *known = Arc::downgrade(&permit);
+        Ok(Some(permit))
     }
 
+    /// Keeps a gate that has started until it ends. One that does not say at once where it is, is killed.
     async fn keep(
         &self,
-        prepared: &Prepared,
-        permit: Option<OwnedSemaphorePermit>,
-        speaker: Speaker,
+        server: &str,
+        permit: Option<Arc<OwnedSemaphorePermit>>,
+        mut speaker: Speaker,
         stdout: tokio::io::BufReader<ChildStdout>,
         stdin: ChildStdin,
     ) -> Result<Gate, Error> {
         let (opener, incoming, driver) = session::start(tokio::io::join(stdout, stdin), Side::Server);
         let (over, open) = (CancellationToken::new(), GateWork::new());
         let (socket, ended) = (self.options().socket.clone(), over.clone().drop_guard());
+        // Until it has answered, the gate ends with this call, however that ends.
+        let (unanswered, given_up) = (over.clone().drop_guard(), over.clone());
+        let has_answered = Arc::new(AtomicBool::new(false));
+        let answered = Arc::clone(&has_answered);
         let idle = until_idle(Arc::clone(&open), self.account.as_ref().map(|_| self.options().gate_idle));
         let agents = Arc::clone(&open);
         let account = self.account.clone();
@@ -224,7 +251,13 @@ impl Way {
                     said = speaker.listen() => Some(said),
                     () = hand_on(incoming, socket, agents) => Some(String::new()),
                     () = idle => None,
+                    () = given_up.cancelled() => Some("it did not say where it is".to_owned()),
                 };
+                // One that has answered finishes the submissions that it has begun.
+                if !answered.load(Ordering::Acquire) {
+                    speaker.kill();
+                }
+                let said = said.map(|said| excerpt(&said, SENTENCE));
                 match said {
                     Some(said) => tracing::warn!(said, account, "the gate on the login node ended"),
                     None => tracing::debug!(account, "a gate without work is ended"),
@@ -233,10 +266,14 @@ impl Way {
             });
         }
         let who = Arc::new(Who { uid: 0, dir: String::new(), binary: String::new() });
-        let gate =
-            Gate { opener, over, work: open, _open: None, who, server: prepared.server.as_str().into() };
-        match gate.ask(&Ask::Who).await? {
-            Answer::Who(who) => Ok(Gate { who: Arc::new(who), ..gate }),
+        let gate = Gate { opener, over, work: open, _open: None, who, server: server.into() };
+        let late = |_| Error::retryable("ask the gate on the login node", io::ErrorKind::TimedOut.into());
+        match tokio::time::timeout(WHO, gate.ask(&Ask::Who)).await.map_err(late)?? {
+            Answer::Who(who) => {
+                has_answered.store(true, Ordering::Release);
+                unanswered.disarm();
+                Ok(Gate { who: Arc::new(who), ..gate })
+            }
             answer => Err(unexpected(&answer)),
         }
     }
@@ -268,7 +305,10 @@ impl Way {
             Err(error) => {
                 // It may hang where its home does, and the next try would be one process more.
                 login.kill();
-                Err(error)
+                match self.account {
+                    Some(_) => Err(Error { what: excerpt(&error.what, LONGEST_EXPLANATION), ..error }),
+                    None => Err(error),
+                }
             }
         }
     }
@@ -278,11 +318,18 @@ impl Way {
         let file = prepared.binary.suiting(&machine.destination, &kind.system, &kind.machine)?;
         tracing::info!(to = machine.destination, file = %file.display(), "the muster binary is sent");
         let mut login = self.login(&receive(&self.places(), prepared.binary.hash())).await?;
-        login.send(&file).await?;
-        match login.word().await? {
+        let sent = async {
+            login.send(&file).await?;
+            login.word().await
+        };
+        let sent = sent.await;
+        if !matches!(sent, Ok(Word::Sent)) {
+            login.kill();
+        }
+        match sent? {
             Word::Sent => Ok(()),
-            word => {
-                let what = format!("{}: it answered out of turn ({word:?})", machine.destination);
+            _ => {
+                let what = format!("{}: it answered out of turn", machine.destination);
                 Err(Error { what, class: Class::Retryable, source: None })
             }
         }
@@ -321,7 +368,7 @@ impl Way {
             (None, Some(name)) => {
                 check_directory(options, name)?;
                 let account = account::find(name).await?;
-                here(account::shell(&account, options.user.as_ref() == Some(name)), line)
+                here(account::shell(&account, options.user.as_ref() == Some(name))?, line)
             }
             (None, None) => {
                 let mut command = Command::new("sh");
@@ -447,12 +494,58 @@ mod tests {
     #[test]
     fn gates_of_accounts_are_bounded_and_that_of_a_login_counts_for_none() {
         let way = way(None, Some("ada.l"));
-        let all: Vec<_> = (0..MOST_GATES).map(|_| way.permit().unwrap()).collect();
+        let all: Vec<_> = (0..MOST_GATES)
+            .map(|number| {
+                let other = Way::new(Arc::clone(&way.base), Some(format!("user{number}")));
+                other.permit().unwrap()
+            })
+            .collect();
         let refused = way.permit().unwrap_err();
         assert_eq!(refused.class, Class::Retryable, "{refused}");
         let login = Way::new(Arc::clone(&way.base), None);
         assert!(login.permit().unwrap().is_none());
         drop(all);
-        assert!(way.permit().unwrap().is_some());
+        let first = way.permit().unwrap();
+        let second = way.permit().unwrap();
+        assert!(first.is_some() && second.is_some());
+        assert_eq!(way.base.permits.available_permits(), MOST_GATES - 1, "an account has one permit");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_that_does_not_say_where_it_is_is_killed_and_frees_its_permit() {
+        use tokio::io::AsyncBufReadExt;
+
+        let way = way(None, Some("ada.l"));
+        let silent = "echo $$; exec sleep 600";
+        let deaf = "echo $$; exec sleep 600 <&- >&-";
+        let tries = [(silent, Duration::MAX), (silent, Duration::from_secs(1)), (deaf, Duration::MAX)];
+        for (line, limit) in tries {
+            let mut command = here(Command::new("sh"), line);
+            let login = Login::start(Arc::new(way.machine()), &mut command).unwrap();
+            let (speaker, mut stdout, stdin) = login.into_streams();
+            let mut pid = String::new();
+            stdout.read_line(&mut pid).await.unwrap();
+            let permit = way.permit().unwrap();
+            let kept = way.keep("0a1b2c3d", permit, speaker, stdout, stdin.unwrap());
+            // It gives up by itself, or its caller does.
+            match tokio::time::timeout(limit, kept).await {
+                Ok(kept) => assert_eq!(kept.unwrap_err().class, Class::Retryable),
+                Err(_) => assert!(limit < WHO),
+            }
+            let process = PathBuf::from(format!("/proc/{}", pid.trim()));
+            let is_alive = || {
+                let state = std::fs::read_to_string(process.join("stat"));
+                state.is_ok_and(|state| !state.contains(") Z "))
+            };
+            for _ in 0..10_000 {
+                if way.base.permits.available_permits() == MOST_GATES && !is_alive() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            assert_eq!(way.base.permits.available_permits(), MOST_GATES);
+            assert!(!is_alive(), "it is killed");
+        }
     }
 }

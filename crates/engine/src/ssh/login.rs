@@ -244,13 +244,19 @@ pub(crate) struct Speaker {
 
 impl Speaker {
     /// Takes what it complains of, so that it never has to wait with it, until it ends; and gives the last of it.
-    pub(crate) async fn listen(mut self) -> String {
+    pub(crate) async fn listen(&mut self) -> String {
         let mut complaints = Vec::new();
         tokio::select! {
             () = listen(&mut self.stderr, &mut complaints) => {}
             _ = self.child.wait() => {}
         }
         String::from_utf8_lossy(&complaints).trim().to_owned()
+    }
+
+    /// Ends it, where nothing is wanted of it any more.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.start_kill();
     }
 }
 

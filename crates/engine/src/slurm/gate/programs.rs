@@ -39,6 +39,8 @@ const UNWANTED: [&str; 4] = ["SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_IGNORE_P
 #[derive(Debug, Clone)]
 pub(in super::super) struct Programs {
     environment: Vec<(OsString, OsString)>,
+    /// The command line begins with a program that leaves the server's session, and can only if it leads no group.
+    leaves_session: bool,
 }
 
 impl Programs {
@@ -60,11 +62,13 @@ impl Programs {
             environment.retain(|(name, _)| name != "SLURM_CONF");
             environment.push(("SLURM_CONF".into(), conf.into_os_string()));
         }
-        Self { environment }
+        Self { environment, leaves_session: false }
     }
 
-    /// The same without what lets the server's own account in elsewhere.
-    pub(in super::super) fn without_credentials(mut self) -> Self {
+    /// The same for a command line that begins with `setsid` and becomes another account: without what lets the server's own
+    /// account in elsewhere.
+    pub(in super::super) fn for_another_account(mut self) -> Self {
+        self.leaves_session = true;
         self.environment.retain(|(name, _)| !CREDENTIALS.iter().any(|credential| name == credential));
         self
     }
@@ -98,7 +102,9 @@ impl Programs {
         }
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         // Interrupts are for whoever is at a terminal.
-        command.process_group(0);
+        if !self.leaves_session {
+            command.process_group(0);
+        }
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (stdout, stderr, status) = tokio::join!(all(stdout), all(stderr), child.wait());

@@ -9,6 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncWriteExt, BufReader};
 
+use super::super::excerpt::{COMPLAINTS, SENTENCE, excerpt, truncate};
+use super::super::job::is_id;
+
+/// No path of Linux is longer.
+const LONGEST_PATH: usize = 4096;
+
 /// What the engine asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -56,6 +62,49 @@ pub(in super::super) enum Answer {
     Found { attempts: Vec<Found> },
     Done,
     Failed { message: String },
+}
+
+impl Answer {
+    /// What kind of answer it is, for errors: its content may be megabytes of anything.
+    pub(in super::super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Who(_) => "who",
+            Self::Ran(_) => "ran",
+            Self::Submission(_) => "submission",
+            Self::Found { .. } => "found",
+            Self::Done => "done",
+            Self::Failed { .. } => "failed",
+        }
+    }
+
+    /// The same with its texts cut to what the server needs of them; an error if it has what no gate of ours sends. The output
+    /// of programs is left for its parsers.
+    pub(in super::super) fn check(mut self) -> io::Result<Self> {
+        let is_sound = match &mut self {
+            Self::Who(who) => who.dir.len() <= LONGEST_PATH && who.binary.len() <= LONGEST_PATH,
+            Self::Ran(ran) => {
+                truncate(&mut ran.stderr, COMPLAINTS);
+                true
+            }
+            Self::Submission(Submission::Job { id }) => is_id(id),
+            Self::Submission(
+                Submission::Refused { complaints }
+                | Submission::Later { complaints }
+                | Submission::Doubtful { complaints },
+            ) => {
+                truncate(complaints, COMPLAINTS);
+                true
+            }
+            Self::Submission(Submission::Busy | Submission::Closed) | Self::Done => true,
+            Self::Found { attempts } => attempts.iter().all(|found| found.job.as_deref().is_none_or(is_id)),
+            Self::Failed { message } => {
+                *message = excerpt(message, SENTENCE);
+                true
+            }
+        };
+        let nonsense = || format!("an answer that makes no sense (`{}`)", self.kind());
+        if is_sound { Ok(self) } else { Err(io::Error::new(io::ErrorKind::InvalidData, nonsense())) }
+    }
 }
 
 /// Who and where the gate is.
@@ -120,5 +169,38 @@ pub(in super::super) async fn hear<T: for<'de> Deserialize<'de>>(stream: &mut St
             Err(io::Error::new(io::ErrorKind::Unsupported, format!("`{kind}` means nothing here")))
         }
         None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_bounded_and_its_job_ids_are_numbers() {
+        let job = |id: &str| Answer::Submission(Submission::Job { id: id.into() });
+        let found = |id: &str| {
+            let job = Some(id.to_owned());
+            Answer::Found { attempts: vec![Found::default(), Found { job, ..Found::default() }] }
+        };
+        for id in ["", "17;lab", "--help", "1234567890123", "17\n18"] {
+            for answer in [job(id), found(id)] {
+                let error = answer.check().unwrap_err().to_string();
+                assert!(error.len() < 100 && error.contains("no sense"), "{error}");
+            }
+        }
+        job("17").check().unwrap();
+        found("17").check().unwrap();
+
+        let Answer::Failed { message } = Answer::Failed { message: "x".repeat(1 << 20) }.check().unwrap()
+        else {
+            panic!("it is the same answer")
+        };
+        assert_eq!(message.len(), SENTENCE);
+        let ran = Ran { code: Some(1), stdout: "y".repeat(1 << 20), stderr: "x".repeat(1 << 20) };
+        let Answer::Ran(ran) = Answer::Ran(ran).check().unwrap() else { panic!("it is the same answer") };
+        assert_eq!((ran.stdout.len(), ran.stderr.len()), (1 << 20, COMPLAINTS));
+        let who = Who { uid: 1000, dir: "/".repeat(5000), binary: String::new() };
+        assert!(Answer::Who(who).check().is_err());
     }
 }
