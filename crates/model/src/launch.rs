@@ -65,6 +65,9 @@ pub struct LaunchFile {
     pub executable: bool,
 }
 
+/// How many processes of a task its log tells apart.
+pub const MOST_LOGGED_PROCESSES: u8 = 127;
+
 /// Where a machine with a home directory of its own has it: that of the account that machines of a cloud are used under.
 pub const OWN_HOME: &str = "/root";
 

@@ -6,7 +6,7 @@
 //! mpirun puts pipes of its own in between and merges them in blocks of 4 KiB: its processes are told whether mpirun writes to
 //! the task's streams, because only the words of the command say so.
 
-use muster_model::launch::Work;
+use muster_model::launch::{MOST_LOGGED_PROCESSES, Work};
 use muster_model::spec::Command;
 use muster_model::{Framework, JobSpec};
 
@@ -29,9 +29,6 @@ pub(super) fn add(gang: &Gang, plan: &Plan, own: Framework, part: &mut Part) {
     }
 }
 
-/// No log tells more processes of a task apart; a spec may say any number.
-const MOST_LOGGED: u32 = 127;
-
 /// How many processes of each task its log tells apart; 1 where there is only the task. The rank of a process counts them through.
 pub fn logged_processes(spec: &JobSpec) -> u32 {
     let plan = Plan::of(spec);
@@ -41,7 +38,8 @@ pub fn logged_processes(spec: &JobSpec) -> u32 {
         None if own == Framework::Horovod && !plan.each => 1,
         None => plan.copies(),
     };
-    count.min(MOST_LOGGED)
+    // A spec may say any number.
+    count.min(u32::from(MOST_LOGGED_PROCESSES))
 }
 
 /// How many processes of a task have a launcher that lets them share its output.

@@ -2,6 +2,8 @@
 //!
 //! A record is a piece of output as the pipe gave it, not a line: lines may be cut anywhere, bytes may be anything.
 
+use muster_model::launch::MOST_LOGGED_PROCESSES;
+
 /// Which stream of the task a record came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
@@ -58,7 +60,7 @@ impl Header {
     const MAGIC: u16 = u16::from_le_bytes(*b"mu");
     const MARK: u8 = 1;
     /// How many processes of a task are told apart.
-    pub const MOST_PROCESSES: u8 = 127;
+    pub const MOST_PROCESSES: u8 = MOST_LOGGED_PROCESSES;
 
     pub fn encode(&self) -> [u8; Header::BYTES] {
         let mut bytes = [0; Header::BYTES];
