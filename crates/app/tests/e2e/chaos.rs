@@ -32,7 +32,7 @@ fn in_words(faults: &FaultCounts) -> String {
 #[test]
 fn no_kill_loses_a_job_doubles_a_run_or_leaves_anything_behind() {
     // One found commands that failed because another server was first while theirs started, and one that not all damaged code was
-    // sent anew.
+    // sent again.
     let seeds = match number("MUSTER_CHAOS_SEED", 0) {
         0 => vec![16, 19],
         first => (first..first + number("MUSTER_CHAOS_RUNS", 1)).collect(),

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use muster_testkit::{DEADLINE, Home, wait_for};
+use muster_testkit::{Home, wait_for};
 use serde_json::Value;
 
 use super::damage;
@@ -106,15 +105,10 @@ fn resume(home: &Home, id: &str) {
 }
 
 fn wait_for_end(home: &Home, name: &str, id: &str) {
-    let begun = Instant::now();
-    loop {
+    wait_for(&format!("the end of {name}"), || {
         let job = shown(home, id);
-        if ["succeeded", "failed", "stopped"].iter().any(|end| job["state"] == *end) {
-            return;
-        }
-        assert!(begun.elapsed() < DEADLINE, "{name} does not end: {job:#}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        ["succeeded", "failed", "stopped"].iter().any(|end| job["state"] == *end)
+    });
 }
 
 fn traces(path: &Path) -> Vec<Trace> {

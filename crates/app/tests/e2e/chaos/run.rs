@@ -159,12 +159,8 @@ impl ChaosRun {
             Step::Follow(_) => false,
             _ => true,
         });
-        let mut changes: Vec<_> = changes.collect();
-        let begun = Instant::now();
-        while let Some(open) = changes.iter_mut().position(|command| !command.running.is_over()) {
-            let StartedCommand { step, running, .. } = &changes[open];
-            assert!(begun.elapsed() < DEADLINE, "{step:?} does not end\n{}{}", running.out(), running.err());
-            std::thread::sleep(Duration::from_millis(5));
+        for StartedCommand { step, running, .. } in changes {
+            wait_for(&format!("the end of {step:?}"), || running.is_over());
         }
     }
 
