@@ -173,7 +173,7 @@ pub(crate) fn isolate() -> io::Result<()> {
 pub(crate) fn isolate_as_user(uid: Uid, gid: Gid) -> io::Result<()> {
     // SAFETY: only users and mounts are taken apart, and no descriptor, for a process that has one thread.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
-    // The kernel lets nobody map groups who could give them up.
+    // The kernel refuses a group map to a process that may still drop groups.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
     fs::write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;

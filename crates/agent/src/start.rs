@@ -145,7 +145,7 @@ pub(crate) fn start(
     }
 }
 
-/// The home directory that the task is to have of its own. Never a task of somebody else's: what root's programs read below
+/// The home directory that the task is to have of its own. Never for a task of another account: what root's programs read below
 /// root's home would be theirs.
 fn own_home(
     dir: &TaskDir,

@@ -58,7 +58,7 @@ const EXCERPT: usize = 200;
 /// A client of one server.
 pub struct Client {
     route: Arc<ServerRoute>,
-    /// Connections nobody uses now: rarely more than one.
+    /// Idle connections: rarely more than one.
     idle: Mutex<Vec<Connection>>,
 }
 

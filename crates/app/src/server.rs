@@ -40,7 +40,7 @@ pub fn run(options: ServerOptions) -> ExitCode {
     match serve(options, key) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // For whoever waits for the server to come up, on a terminal or by its log. Not `eprintln!`, which panics where the
+            // For a user or a script that waits for the server to start. Not `eprintln!`, which panics where the
             // log is on a full disk.
             let _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::from(125)

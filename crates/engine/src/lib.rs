@@ -480,7 +480,7 @@ pub trait Engine: Send + Sync {
     }
 
     /// Removes what the attempts of a job that were handed over under an account have left with a delegating engine, which are all
-    /// over: nobody will ask for it any more. After an error some of it may be left, and goes when its time has come.
+    /// over: no further question about it follows. After an error some of it may be left, and goes when its time has come.
     async fn remove(&self, _job: &JobId, _account: Option<&str>) -> Result<(), Error> {
         Ok(())
     }

@@ -200,7 +200,7 @@ impl Slurm {
         is_named || self.is_used() || (!rustix::process::getuid().is_root() && is_installed())
     }
 
-    /// Whether somebody has sent a job there.
+    /// Whether a job was submitted there.
     fn is_used(&self) -> bool {
         !self.submitters.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }

@@ -473,7 +473,7 @@ pub enum StreamHeader {
         chunks: Vec<ChunkId>,
     },
     /// Opened by the agent: a chunk it was given that is not what its name says, and others of the same bundle. The server looks at them, and
-    /// removes those that are damaged on its own disk, so that they are sent anew with the next upload. There is no answer.
+    /// removes those that are damaged on its own disk, so that the next upload sends them again. There is no answer.
     Damaged {
         /// Which, at most [`MAX_CHUNKS`].
         chunks: Vec<ChunkId>,

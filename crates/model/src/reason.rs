@@ -276,7 +276,7 @@ impl Reason {
             | Self::Signal { .. }
             | Self::SupervisorLost => true,
             Self::CancelledOutside { .. }
-            // It stays damaged until somebody sends the code again.
+            // It stays damaged until the code is sent again.
             | Self::CodeDamaged { .. }
             | Self::CommandNotExecutable { .. }
             | Self::CommandNotFound { .. }
@@ -478,7 +478,7 @@ impl Reason {
             Self::PrepareFailed { .. } => Some("check free disk space and rights on the node"),
             Self::RecordDamaged => Some("check the node's disk, then run it again"),
             Self::CodeDamaged { .. } => {
-                Some("submit it again from its code directory: what is damaged is sent anew")
+                Some("submit it again from its code directory: what is damaged is sent again")
             }
             Self::CommandNotExecutable { .. } => {
                 Some("make it executable (chmod +x), or name its interpreter")

@@ -107,7 +107,7 @@ fn check_log(
 
 fn code(chunks: &Path, readers: &Readers, progress: &mut dyn FnMut(u64, u64)) -> Check {
     let remedy =
-        "submit a job from the same code directory: what is damaged or missing is sent anew; check the disk";
+        "submit a job from the same code directory: what is damaged or missing is sent again; check the disk";
     match check_code(chunks, readers, progress) {
         Ok(tally) if tally.damaged.is_empty() => {
             Check::ok("code", format!("{} chunks are whole", tally.whole))

@@ -163,7 +163,7 @@ struct Delegate<'a> {
     shared: &'a Shared,
     open: BTreeMap<AttemptId, Open>,
     looks: BTreeMap<Submitter, Looks>,
-    /// Engines that somebody waits for to say something by themselves.
+    /// Engines whose notifications are awaited.
     listening: BTreeSet<&'static str>,
     /// How many looks were begun.
     begun: u64,

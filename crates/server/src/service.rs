@@ -133,7 +133,7 @@ pub enum Error {
     #[error(
         "the database of {home} is missing or empty, and logs, code or the mark of its last change are there\n\
          hint: put muster.db back, or restore a backup into an empty directory with `muster server restore`; \
-         to begin anew without those jobs, remove {mark}, logs and chunks from there",
+         to start without those jobs, remove {mark}, logs and chunks from there",
         home = .0.display(),
         mark = Store::MARK
     )]
@@ -355,7 +355,7 @@ async fn start(
     })
 }
 
-/// Opens the database. One that is gone is not made anew beside what belongs to its jobs: they would seem never to have been, and what is
+/// Opens the database. A missing one is not created beside what belongs to its jobs: they would seem never to have been, and what is
 /// left of them would be removed.
 fn open_store(home: &Path) -> Result<Store, Error> {
     if !Store::exists(home) && has_records(home).map_err(io_error("read the data directory"))? {

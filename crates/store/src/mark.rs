@@ -30,7 +30,7 @@ impl CommitMark {
             Ok(text) => {
                 let number = parse(&text);
                 if number.is_none() {
-                    tracing::warn!(path = %path.display(), "the mark of the last commit is damaged; it is written anew");
+                    tracing::warn!(path = %path.display(), "the mark of the last commit is damaged; replaced it");
                 }
                 number
             }

@@ -103,7 +103,7 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// The process may be gone already; then there is nobody to be told.
+/// The process may have ended already.
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);

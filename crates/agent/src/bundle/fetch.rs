@@ -191,7 +191,7 @@ impl From<io::Error> for Trouble {
 }
 
 /// Has the server look at chunks that are damaged on its side, or may be: where one is, others are, and all of them are to be found now and
-/// not one with each job. Whoever submits the code again is then told of all that is missing. Whether the server has done so; if not, it is
+/// not one with each job. The next client that submits the code is then told of all missing chunks. Whether the server has done so; if not, it is
 /// asked again.
 async fn have_inspected(bulk: &Bulk, chunks: Vec<ChunkId>) -> bool {
     let (_, mut stream) = bulk.open().await;

@@ -3,7 +3,7 @@
 //! It shows the account's home directory, so that programs, settings and keys are found there, and keeps what the machine
 //! changes to itself: an overlay, whose upper directory is the machine's working directory. It is mounted in the supervisor's
 //! own namespace, and so nothing is ever left mounted. Root mounts it as it is. Any other account needs a user namespace for
-//! it, in which `sudo` has no effect, and files of others are nobody's: ssh, which refuses its settings then, sees a copy of
+//! it, in which `sudo` has no effect, and files of other accounts belong to `nobody`: ssh, which refuses its settings then, sees a copy of
 //! them. A process of root's that may not mount gets none: in a user namespace it could not
 //! install packages any more.
 //!
@@ -86,7 +86,7 @@ impl OwnHome {
         match isolate() {
             Ok(()) => (true, self.show(work, OverlayMarks::Trusted)),
             Err(error) if geteuid().is_root() => (false, Err(error)),
-            // Some systems let everybody have such a namespace and nobody mount in it, and there is no way back out of one.
+            // Some systems permit the namespace and refuse mounts in it, and a process cannot leave it again.
             Err(_) => match probe_in_child().and_then(|()| isolate_as_user(getuid(), getgid())) {
                 Ok(()) => (true, self.show(work, OverlayMarks::User)),
                 Err(error) => (false, Err(error)),

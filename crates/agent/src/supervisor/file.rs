@@ -356,7 +356,7 @@ fn read_undamaged<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Opt
     }
 }
 
-/// Returns what `launch.json` says; none if it is not there or damaged. Whoever started the task knew it, and most of its life needs it no more.
+/// Returns what `launch.json` says; none if it is not there or damaged. The agent that started the task knew it; a running task does not read it again.
 pub(crate) fn read_launch(dir: &Path) -> io::Result<Option<Launch>> {
     read_undamaged(dir, LAUNCH)
 }

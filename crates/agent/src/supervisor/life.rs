@@ -35,7 +35,7 @@ pub(super) struct Life {
     dir: PathBuf,
     launch: Launch,
     watch: Watch,
-    /// The lock on our directory. A child has it until it becomes its program, so that nobody takes the directory for one
+    /// The lock on our directory. A child has it until it becomes its program, so that no agent takes the directory for one
     /// without a supervisor while there is a process in which nothing yet shows that it is the task's.
     _lock: OwnedFd,
     door: Door,

@@ -47,7 +47,7 @@ const LONG_LINE: usize = PIPE_BYTES / 2;
 /// One stream of one process.
 pub(super) struct ProcessStream {
     pub(super) origin: Origin,
-    /// Open for reading and writing, so that it does not end when a launcher starts a process anew.
+    /// Open for reading and writing, so that it does not end when a launcher restarts a process.
     pub(super) pipe: OwnedFd,
 }
 

@@ -258,7 +258,7 @@ pub(super) struct TaskPipeEnds {
 
 impl TaskPipeEnds {
     /// The agent hands over read ends alone, as stdin and stdout, so that starting us needs nothing between its fork and our
-    /// exec. The kernel opens a pipe anew by these paths.
+    /// exec. Opening these paths makes new descriptors of the pipes.
     pub(super) fn open() -> io::Result<TaskPipeEnds> {
         let both = |access| -> io::Result<[OwnedFd; 2]> {
             let flags = access | OFlags::CLOEXEC;

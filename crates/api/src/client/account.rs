@@ -51,7 +51,7 @@ impl Client {
         self.request(Method::PATCH, &user(name, ""), Some(request)).await
     }
 
-    /// Sets what people call somebody; an empty text takes it away.
+    /// Sets the display name of a user; an empty text removes it.
     pub async fn set_display_name(&self, name: &str, display_name: &str) -> Result<UserView, Error> {
         let request = SetDisplayName { display_name: display_name.into() };
         self.request(Method::PUT, &user(name, "/display-name"), Some(&request)).await

@@ -91,7 +91,7 @@ pub struct DeviceView {
 }
 
 impl DeviceView {
-    /// Whether nobody else can have it. A server that does not say it names the job.
+    /// Whether the device is in use. A server of an older build names the job instead.
     pub fn is_in_use(&self) -> bool {
         self.in_use || self.job.is_some()
     }

@@ -74,7 +74,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Change what somebody is called or may do
+    /// Change a user's display name or rights
     #[command(
         after_help = "Examples:\n  muster user set --display-name 王芳      your own\n  muster user set ada --display-name ''    none any more\n  muster user set ada --admin true\n  muster user set ada --account ada.l"
     )]
@@ -220,7 +220,7 @@ async fn add(session: &Session, action: &Action) -> Result<UserView, Error> {
     Ok(user)
 }
 
-/// What somebody may do is for admins to say; what they are called, for themselves as well.
+/// Admins change rights; a user may change their own display name as well.
 async fn set(session: &Session, action: &Action) -> Result<UserView, Error> {
     let Action::Set { name, display_name, admin, account, .. } = action else {
         unreachable!("it is called for that one alone")

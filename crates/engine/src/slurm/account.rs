@@ -21,7 +21,7 @@ use crate::{Class, Error};
 const LOOKUP: Duration = Duration::from_secs(10);
 /// The controller may be busy.
 const QUESTION: Duration = Duration::from_secs(60);
-/// The number that belongs to nobody on any machine.
+/// The uid and gid of `nobody`.
 const NOBODY: &str = "65534";
 
 /// An account, as far as is needed to become it.
@@ -81,7 +81,7 @@ fn read_passwd(line: &str, wanted: &str) -> Result<LocalAccount, Error> {
 /// A shell of an account. What the operator's own account gets, those of owners do not: credentials of the server's.
 pub(super) fn shell(account: &LocalAccount, is_operators: bool) -> Result<Command, Error> {
     let LocalAccount { name, uid, gid, home, shell } = account;
-    // It is in no group of processes of its own before, so `setsid` becomes it and waits for nobody.
+    // It is in no group of processes of its own before, so `setsid` executes the program in place and does not fork.
     let mut command = Command::new(own_program("setsid")?);
     command.arg(own_program("setpriv")?).args([
         "--reuid",

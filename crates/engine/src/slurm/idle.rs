@@ -15,7 +15,7 @@ struct WorkState {
     open: usize,
     /// When the last one ended.
     last_used_at: Instant,
-    /// It is ending: whoever wants a gate takes another.
+    /// It is ending; the next request opens another gate.
     is_closed: bool,
 }
 
@@ -29,14 +29,14 @@ impl GateWork {
         Arc::new(Self(Mutex::new(state)))
     }
 
-    /// Keeps the gate for somebody until this is dropped; none if it is ending.
+    /// Keeps the gate open until this is dropped; none if it is ending.
     pub(super) fn begin(self: &Arc<Self>) -> Option<OpenWork> {
         let mut state = self.state();
         state.open += usize::from(!state.is_closed);
         (!state.is_closed).then(|| OpenWork(Arc::clone(self)))
     }
 
-    /// Returns once there was nothing for so long; from then on nobody takes the gate.
+    /// Returns once there was nothing for so long; from then on the gate takes no work.
     pub(super) async fn until_idle(&self, limit: Duration) {
         while let Some(wait) = self.left(limit) {
             tokio::time::sleep(wait).await;

@@ -103,7 +103,7 @@ impl AttemptJobs {
     }
 }
 
-/// This server's jobs among those that `squeue` has listed. A line that cannot be read is somebody else's.
+/// This server's jobs among those that `squeue` has listed. A line that cannot be parsed belongs to another program's job.
 pub(super) fn read_squeue(output: &str, server: &str) -> Result<AttemptJobs, Error> {
     let (mut jobs, mut count) = (BTreeMap::<_, Vec<Job>>::new(), 0);
     for fields in output.lines().filter_map(fields_of) {

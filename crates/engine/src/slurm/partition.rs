@@ -16,7 +16,7 @@ const LIMITS_AGE: Duration = Duration::from_secs(60);
 /// A large site has dozens.
 const MOST_PARTITIONS: usize = 2000;
 
-/// The limits of partitions as somebody was told them, and when they were asked for.
+/// The limits of partitions as of the last question, and its time.
 #[derive(Debug, Default)]
 pub(super) struct KnownPartitions(Mutex<Option<(Instant, Arc<Vec<PlaceLimits>>)>>);
 

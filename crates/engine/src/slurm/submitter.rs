@@ -58,7 +58,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Forgets what it keeps for the next look at attempts that nobody asks about any more: they are over.
+    /// Forgets what it keeps for the next look at attempts that have ended.
     fn forget_unasked(&mut self, keys: &[Key]) {
         let asked: BTreeSet<&AttemptId> = keys.iter().filter_map(|key| gang_of(key).ok()).collect();
         self.given_up.retain(|attempt| asked.contains(attempt));
@@ -373,7 +373,7 @@ impl Submitter {
 const IN_DOUBT: &str =
     "whether Slurm has it is not known yet; it is looked for, and not submitted again before that is certain";
 
-/// Slurm ends a job when all of its nodes have said so, or were given up. What runs on one that is silent is nobody's to know.
+/// Slurm ends a job when all of its nodes have said so, or were given up. The state of processes on a silent node is unknown.
 fn lingering(job: &Job) -> Error {
     let nodes = if job.nodes.is_empty() { "its nodes" } else { &job.nodes };
     let what = format!(

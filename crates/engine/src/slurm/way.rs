@@ -86,7 +86,7 @@ pub(super) struct Gate {
     opener: Opener,
     over: CancellationToken,
     work: Arc<GateWork>,
-    /// Keeps it for whoever was given it.
+    /// Keeps the gate for the request that was given it.
     _open: Option<Arc<OpenWork>>,
     pub(super) who: Arc<Who>,
     pub(super) server: Arc<str>,
@@ -97,7 +97,7 @@ fn closed() -> io::Error {
 }
 
 impl Gate {
-    /// The same, which stays as long as somebody has it; none if it is ending.
+    /// The same gate, open as long as a request holds it; none if it is ending.
     fn give(&self) -> Option<Self> {
         let open = self.work.begin()?;
         Some(Self { _open: Some(Arc::new(open)), ..self.clone() })
@@ -203,7 +203,7 @@ impl Way {
     }
 
     /// The account's permit. An account has one at most: a gate that starts while the last one is being ended shares it. There
-    /// is one gate for the whole server where it becomes nobody else, and that needs none.
+    /// is one gate for the whole server where it does not change accounts, which needs none.
     fn permit(&self) -> Result<Option<Arc<OwnedSemaphorePermit>>, Error> {
         if self.account.is_none() {
             return Ok(None);
@@ -373,7 +373,7 @@ impl Way {
             (None, None) => {
                 let mut command = Command::new("sh");
                 keep_for_slurm(command.as_std_mut());
-                // Interrupts are for whoever is at a terminal.
+                // Interrupts from a terminal are not for it.
                 command.process_group(0);
                 here(command, line)
             }

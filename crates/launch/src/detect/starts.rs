@@ -284,7 +284,7 @@ impl Seen<'_> {
     }
 }
 
-/// Words in front of a program; nobody writes more.
+/// Words in front of a program that are examined.
 const MAX_WRAPPERS: usize = 200;
 
 /// The wrapper that starts its program without the task's variables, if one does.

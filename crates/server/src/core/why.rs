@@ -41,7 +41,7 @@ pub(crate) struct Open {
 }
 
 impl Question {
-    /// The answer for whoever asks: `highest_priority` is what they may give the job, and `name` says what another is called, if
+    /// The answer for the caller: `highest_priority` is what they may give the job, and `name` says what another is called, if
     /// they may know it.
     pub fn answer(self, highest_priority: u32, name: impl Fn(&JobId) -> Option<String>) -> Why {
         let why = match self {
@@ -109,7 +109,7 @@ fn words(explained: Explanation, target: &Target, name: impl Fn(&JobId) -> Optio
     Why {
         code: explained.tier.code().into(),
         summary,
-        // The job's own; whoever asks about it knows which it is.
+        // The caller named the job.
         display_name: None,
         constraint: Some(explained.constraint),
         help: Some(explained.help),

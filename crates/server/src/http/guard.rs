@@ -33,7 +33,7 @@ const MAX_TARGET: usize = 200;
 #[derive(Debug, Clone)]
 pub(crate) struct Found(pub JobId);
 
-/// Operations that may use up the disk reserve: those that make room, those that shut somebody out, and those that ask for room
+/// Operations that may use up the disk reserve: those that make room, those that revoke access, and those that ask for room
 /// themselves. Every other one that may write needs room above the floor.
 const USES_RESERVE: &[&str] = &[
     "stop_job",
@@ -330,4 +330,17 @@ fn reaches(caller: &Caller, scope: Scope) -> Result<(), Problem> {
 
 fn forbidden(what: String, hint: &str) -> Problem {
     Problem::new(Code::Forbidden, what).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::RULES;
+    use super::USES_RESERVE;
+
+    #[test]
+    fn what_may_use_the_reserve_is_an_operation() {
+        for name in USES_RESERVE {
+            assert!(RULES.iter().any(|(operation, _)| operation == name), "{name}");
+        }
+    }
 }

@@ -161,7 +161,7 @@ pub(super) async fn change(
     Ok(Json(accounts.look(|directory| view(directory, &user, &caller))))
 }
 
-/// Set what people call somebody. Their jobs, and the records of what they do, name them by their identifier.
+/// Set the display name of a user. Jobs and audit records name the user by the identifier.
 #[utoipa::path(put, path = "/api/v1/users/{user}/display-name", tag = "people", operation_id = "set_display_name",
     params(("user" = String, Path, description = "their name")), request_body = SetDisplayName,
     responses((status = 200, body = UserView), Always, OnPerson, Reads, Takes, Conflicts))]
